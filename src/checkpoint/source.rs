@@ -1,0 +1,52 @@
+//! The container seam: what a checkpoint format has to offer so that everything above can run on it.
+
+use super::Dtype;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Where one tensor is stored and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    pub name: String,
+    pub dtype: Dtype,
+    /// Outermost dimension first, as PyTorch prints it: a linear weight is `[out, in]`.
+    pub shape: Vec<usize>,
+    /// Index into [`Source::files`].
+    pub file: usize,
+    /// First byte of the tensor's data, counted from the start of the file.
+    pub offset: u64,
+    /// Stored bytes of the tensor's data.
+    pub len: u64,
+}
+
+/// One file of a checkpoint.
+#[derive(Debug, Clone)]
+pub struct SourceFile {
+    pub path: PathBuf,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A checkpoint container: hands out byte ranges of named tensors.
+///
+/// A folder of safetensors serves them from local files, a test from memory; a remote object store could as well.
+pub trait Source: Send + Sync {
+    /// Every tensor, by name.
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo>;
+
+    fn files(&self) -> &[SourceFile];
+
+    /// The bytes `range` (relative to the tensor's first byte) of a tensor that [`Source::tensors`] lists.
+    ///
+    /// # Errors
+    /// The file can't be read, or has become shorter than it was when it was opened.
+    fn read(&self, tensor: &TensorInfo, range: Range<u64>) -> anyhow::Result<Cow<'_, [u8]>>;
+
+    /// SHA-256 (lowercase hex) over what describes the tensors (names, dtypes, shapes, places), without their data.
+    fn headers_sha256(&self) -> anyhow::Result<String>;
+
+    /// SHA-256 (lowercase hex) over every byte of every file, in the order of [`Source::files`].
+    fn full_sha256(&self) -> anyhow::Result<String>;
+}

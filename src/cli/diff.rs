@@ -1,0 +1,1 @@
+//! `oracle diff REF CAND` (also `compare`).
