@@ -1,1 +1,13 @@
+//! From a config and a census of tensors to a plan: what to compute, with every key and every tensor accounted for.
 
+pub mod build;
+pub mod contract;
+pub mod keys;
+pub mod pack;
+pub mod plan;
+pub mod rope;
+pub mod rules;
+
+pub use build::{Books, close_books};
+pub use pack::Pack;
+pub use plan::Plan;

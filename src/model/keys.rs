@@ -1,0 +1,137 @@
+//! Reading a config so that nothing in it stays unread.
+
+use crate::Problem;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Says that what is wrong has been added to the problems already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reported;
+
+/// A value of a config, or nothing where the key is absent or null.
+pub type Found<T> = Result<Option<T>, Reported>;
+
+/// One object of a config, with a record of which keys were read.
+#[derive(Debug)]
+pub struct Keys<'a> {
+    file: &'a str,
+    /// In front of a key in messages: empty, or `rope_scaling.`.
+    path: String,
+    map: &'a Map<String, Value>,
+    used: BTreeSet<&'a str>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Keys<'a> {
+    pub fn new(file: &'a str, path: &str, map: &'a Map<String, Value>) -> Self {
+        Self { file, path: path.to_owned(), map, used: BTreeSet::new(), problems: Vec::new() }
+    }
+
+    /// The keys of an object inside this one.
+    pub fn nested(&self, key: &str, map: &'a Map<String, Value>) -> Self {
+        Self::new(self.file, &format!("{}{key}.", self.path), map)
+    }
+
+    /// Object and key, for messages.
+    fn place(&self, key: &str) -> String {
+        format!("{}: key \"{}{key}\"", self.file, self.path)
+    }
+
+    pub fn report(&mut self, code: &'static str, key: &str, message: impl Into<String>) -> Reported {
+        self.problems.push(Problem::new(code, self.place(key), message));
+        Reported
+    }
+
+    pub fn add_problems(&mut self, problems: Vec<Problem>) {
+        self.problems.extend(problems);
+    }
+
+    /// Marks a key as read.
+    pub fn raw(&mut self, key: &str) -> Option<&'a Value> {
+        let (name, value) = self.map.get_key_value(key)?;
+        self.used.insert(name);
+        Some(value)
+    }
+
+    /// Marks every key as read, for when what they mean can't be known.
+    pub fn read_all(&mut self) {
+        self.used.extend(self.map.keys().map(String::as_str));
+    }
+
+    pub fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    pub fn read<T>(&mut self, key: &str, expected: &str, parse: impl FnOnce(&'a Value) -> Option<T>) -> Found<T> {
+        match self.raw(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match parse(value) {
+                Some(parsed) => Ok(Some(parsed)),
+                None => Err(self.report("config-value", key, format!("expected {expected}, found {}", shown(value)))),
+            },
+        }
+    }
+
+    /// A count between 1 and 2^31 - 1.
+    pub fn count(&mut self, key: &str) -> Found<usize> {
+        self.read(key, "a whole number from 1 to 2147483647", count)
+    }
+
+    /// A number greater than zero.
+    pub fn positive(&mut self, key: &str) -> Found<f64> {
+        self.read(key, "a number greater than zero", positive)
+    }
+
+    /// A number that is not negative.
+    pub fn non_negative(&mut self, key: &str) -> Found<f64> {
+        self.read(key, "a number that is not negative", |v| v.as_f64().filter(|n| n.is_finite() && *n >= 0.0))
+    }
+
+    pub fn flag(&mut self, key: &str) -> Found<bool> {
+        self.read(key, "true or false", Value::as_bool)
+    }
+
+    pub fn text(&mut self, key: &str) -> Found<&'a str> {
+        self.read(key, "a text", Value::as_str)
+    }
+
+    pub fn object(&mut self, key: &str) -> Found<&'a Map<String, Value>> {
+        self.read(key, "an object", Value::as_object)
+    }
+
+    /// Keys that were not read.
+    pub fn unread(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.map.iter().map(|(k, v)| (k.as_str(), v)).filter(|(k, _)| !self.used.contains(k))
+    }
+
+    /// Reports each unread key as one that might change the result.
+    pub fn close(mut self) -> Vec<Problem> {
+        let unread: Vec<_> = self.unread().collect();
+        for (key, value) in unread {
+            let message = format!(
+                "unknown key (value {}): it could change the numbers, and nothing here reads it. If it does not matter, say --allow-unused {}{key}",
+                shown(value),
+                self.path,
+            );
+            self.report("config-unknown-key", key, message);
+        }
+        self.problems
+    }
+}
+
+pub fn count(value: &Value) -> Option<usize> {
+    value.as_u64().filter(|n| (1..=i32::MAX as u64).contains(n)).map(|n| n as usize)
+}
+
+pub fn positive(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|n| n.is_finite() && *n > 0.0)
+}
+
+/// A value as it stands in the file, shortened.
+pub fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((at, _)) => format!("{} ...", &text[..at]),
+        None => text,
+    }
+}

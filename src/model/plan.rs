@@ -1,0 +1,171 @@
+//! A plan: what a checkpoint computes, family-neutral and with every number resolved.
+
+use crate::ops::Activation;
+use crate::ops::attention::AttentionSpec;
+use crate::ops::rope::Rope;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+/// A decoder-only language model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub max_position_embeddings: usize,
+    /// The rotary tables; attention layers refer to them by index.
+    pub ropes: Vec<Rope>,
+    /// `[vocab_size, hidden_size]`
+    pub embed: Weight,
+    pub layers: Vec<Layer>,
+    /// Before the head.
+    pub norm: RmsNorm,
+    pub head: Head,
+}
+
+/// A stored tensor, under the name that it has in the checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Weight {
+    pub name: String,
+    pub shape: Vec<usize>,
+}
+
+impl Weight {
+    /// A matrix's `[rows, cols]`; a vector is one row.
+    pub fn rows_and_cols(&self) -> (usize, usize) {
+        let cols = self.shape.last().copied().unwrap_or(1);
+        (self.shape.iter().product::<usize>() / cols, cols)
+    }
+}
+
+/// `y = x W^T (+ bias)`, W being `[out, in]`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Linear {
+    pub weight: Weight,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias: Option<Weight>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RmsNorm {
+    pub weight: Weight,
+    pub eps: f64,
+}
+
+/// A pre-norm residual block: `x += mixer(norm(x))`, then `x += mlp(norm(x))`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Layer {
+    pub mixer_norm: RmsNorm,
+    pub mixer: Mixer,
+    pub mlp_norm: RmsNorm,
+    pub mlp: Mlp,
+}
+
+/// Where tokens meet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mixer {
+    Attention(Attention),
+}
+
+/// Grouped-query attention with rotary positions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Attention {
+    #[serde(flatten)]
+    pub spec: AttentionSpec,
+    /// Index into [`Plan::ropes`].
+    pub rope: usize,
+    /// `[num_attention_heads * head_dim, hidden_size]`
+    pub q: Linear,
+    /// `[num_key_value_heads * head_dim, hidden_size]`
+    pub k: Linear,
+    /// `[num_key_value_heads * head_dim, hidden_size]`
+    pub v: Linear,
+    /// `[hidden_size, num_attention_heads * head_dim]`
+    pub o: Linear,
+    /// Before RoPE, on each head by itself (`[head_dim]`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qk_norm: Option<QkNorm>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QkNorm {
+    pub q: RmsNorm,
+    pub k: RmsNorm,
+}
+
+/// `down(activation(gate(x)) * up(x))`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Mlp {
+    pub activation: Activation,
+    /// `[intermediate_size, hidden_size]`
+    pub gate: Linear,
+    /// `[intermediate_size, hidden_size]`
+    pub up: Linear,
+    /// `[hidden_size, intermediate_size]`
+    pub down: Linear,
+}
+
+/// The output projection.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Head {
+    #[serde(flatten)]
+    pub linear: Linear,
+    /// The weight is the embedding.
+    pub tied: bool,
+}
+
+impl Plan {
+    /// SHA-256 (lowercase hex) of the plan's JSON: equal for two checkpoints that compute the same function of their
+    /// weights.
+    pub fn sha256(&self) -> String {
+        let json = serde_json::to_vec(self).expect("a plan holds nothing that JSON can't");
+        hex(&Sha256::digest(json))
+    }
+
+    /// Stored elements that the plan uses, a tied head counted once.
+    pub fn parameters(&self) -> u64 {
+        let elements = |w: &Weight| w.shape.iter().product::<usize>() as u64;
+        let mut total = elements(&self.embed) + elements(&self.norm.weight);
+        if !self.head.tied {
+            total += elements(&self.head.linear.weight);
+        }
+        for layer in &self.layers {
+            layer.each_weight(&mut |w| total += elements(w));
+        }
+        total
+    }
+}
+
+impl Layer {
+    /// Calls `f` with every weight of the layer in the order in which a pass reads them.
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        fn linear<'a>(l: &'a Linear, f: &mut impl FnMut(&'a Weight)) {
+            f(&l.weight);
+            if let Some(bias) = &l.bias {
+                f(bias);
+            }
+        }
+        f(&self.mixer_norm.weight);
+        match &self.mixer {
+            Mixer::Attention(a) => {
+                for l in [&a.q, &a.k, &a.v] {
+                    linear(l, f);
+                }
+                if let Some(norms) = &a.qk_norm {
+                    f(&norms.q.weight);
+                    f(&norms.k.weight);
+                }
+                linear(&a.o, f);
+            }
+        }
+        f(&self.mlp_norm.weight);
+        for l in [&self.mlp.gate, &self.mlp.up, &self.mlp.down] {
+            linear(l, f);
+        }
+    }
+}
+
+/// Lowercase hex digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,93 @@
+//! Scaled dot-product attention of one query over the slots of a cache.
+
+use super::{Float, Matrix, softmax::softmax};
+use serde::Serialize;
+use std::ops::Range;
+
+/// What one attention computes, apart from the values.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AttentionSpec {
+    pub num_attention_heads: usize,
+    /// Query head h reads key/value head `h / (num_attention_heads / num_key_value_heads)`.
+    pub num_key_value_heads: usize,
+    pub head_dim: usize,
+    /// Factor of the dot products.
+    pub scale: f64,
+    /// A query at slot s sees the slots `s - window + 1 ..= s`; all up to s where absent.
+    pub sliding_window: Option<usize>,
+}
+
+impl AttentionSpec {
+    /// The slots that the query at `slot` sees.
+    pub fn visible(&self, slot: usize) -> Range<usize> {
+        let first = self.sliding_window.map_or(0, |w| (slot + 1).saturating_sub(w));
+        first..slot + 1
+    }
+}
+
+/// One head of one query: sequential dot products `q . k` times the scale, softmax, then the values in ascending slot
+/// order.
+///
+/// `q` and `out` are `[head_dim]`, `keys` and `values` `[slots, num_key_value_heads * head_dim]`; `scores` is scratch.
+pub fn attend<F: Float>(
+    spec: &AttentionSpec,
+    head: usize,
+    slot: usize,
+    q: &[F],
+    keys: &Matrix<F>,
+    values: &Matrix<F>,
+    scores: &mut Vec<F>,
+    out: &mut [F],
+) {
+    let kv_head = head / (spec.num_attention_heads / spec.num_key_value_heads);
+    let columns = kv_head * spec.head_dim..(kv_head + 1) * spec.head_dim;
+    let scale = F::from_f64(spec.scale);
+    let visible = spec.visible(slot);
+    scores.clear();
+    for s in visible.clone() {
+        let mut dot = F::ZERO;
+        for (&a, &b) in q.iter().zip(&keys.row(s)[columns.clone()]) {
+            dot += a * b;
+        }
+        scores.push(dot * scale);
+    }
+    softmax(scores);
+    out.fill(F::ZERO);
+    for (s, &p) in visible.zip(scores.iter()) {
+        for (o, &v) in out.iter_mut().zip(&values.row(s)[columns.clone()]) {
+            *o += p * v;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(window: Option<usize>) -> AttentionSpec {
+        AttentionSpec {
+            num_attention_heads: 2,
+            num_key_value_heads: 1,
+            head_dim: 1,
+            scale: 1.0,
+            sliding_window: window,
+        }
+    }
+
+    #[test]
+    fn a_window_counts_the_current_token() {
+        assert_eq!(spec(None).visible(5), 0..6);
+        assert_eq!(spec(Some(3)).visible(5), 3..6);
+        assert_eq!(spec(Some(3)).visible(1), 0..2);
+        assert_eq!(spec(Some(1)).visible(5), 5..6);
+    }
+
+    #[test]
+    fn zero_scores_average_the_visible_values() {
+        let keys = Matrix::filled(3, 1, 0.0f32);
+        let values = Matrix::from_vec(3, 1, vec![100.0f32, 2.0, 4.0]);
+        let mut out = [0.0];
+        attend(&spec(Some(2)), 1, 2, &[1.0], &keys, &values, &mut Vec::new(), &mut out);
+        assert_eq!(out, [3.0]);
+    }
+}

@@ -1,0 +1,38 @@
+//! Softmax of one row.
+
+use super::Float;
+
+/// Softmax in place: subtract the maximum, exp, sum in ascending order, divide.
+pub fn softmax<F: Float>(x: &mut [F]) {
+    let max = x.iter().fold(F::NEG_INFINITY, |m, &v| m.max(v));
+    let mut sum = F::ZERO;
+    for v in x.iter_mut() {
+        *v = (*v - max).exp();
+        sum += *v;
+    }
+    for v in x.iter_mut() {
+        *v = *v / sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn softmax_of_equal_scores_is_uniform_and_of_a_log_ratio_is_that_ratio() {
+        let mut x = [5.0f32; 4];
+        softmax(&mut x);
+        assert_eq!(x, [0.25; 4]);
+        let mut x = [0.0f64, 3f64.ln()];
+        softmax(&mut x);
+        assert!((x[1] - 0.75).abs() < 1e-15 && (x[0] - 0.25).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_large_score_does_not_overflow() {
+        let mut x = [1000.0f32, 0.0];
+        softmax(&mut x);
+        assert_eq!(x, [1.0, 0.0]);
+    }
+}
