@@ -25,3 +25,56 @@ impl fmt::Display for Problem {
         write!(f, "{}: {}", self.place, self.message)
     }
 }
+
+/// A name out of an input file, in backquotes and fit for a terminal: control and invisible characters are escaped,
+/// and what follows the 120th character is cut.
+pub fn quote(name: &str) -> String {
+    const SHOWN: usize = 120;
+    let mut quoted = String::from("`");
+    for (i, c) in name.chars().enumerate() {
+        match c {
+            _ if i == SHOWN => {
+                quoted.push_str("...");
+                break;
+            }
+            '\'' | '"' | '\\' => quoted.push(c),
+            _ => quoted.extend(c.escape_debug()),
+        }
+    }
+    quoted.push('`');
+    quoted
+}
+
+/// The first few of many names, quoted: "`a`, `b`, `c` and 297 more".
+pub fn quote_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 6;
+    let mut names = names.into_iter();
+    let shown: Vec<String> = names.by_ref().take(SHOWN).map(quote).collect();
+    match names.count() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{quote, quote_list};
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(quote("a\u{1b}[2J\n\u{202e}b"), "`a\\u{1b}[2J\\n\\u{202e}b`");
+        assert_eq!(quote("model.layers.0 \"x\"'s"), "`model.layers.0 \"x\"'s`");
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        assert_eq!(quote(&"x".repeat(120)), format!("`{}`", "x".repeat(120)));
+        assert_eq!(quote(&"x".repeat(5000)), format!("`{}...`", "x".repeat(120)));
+    }
+
+    #[test]
+    fn a_list_says_how_many_it_leaves_out() {
+        assert_eq!(quote_list(["a", "b"]), "`a`, `b`");
+        assert_eq!(quote_list(["1", "2", "3", "4", "5", "6", "7", "8"]), "`1`, `2`, `3`, `4`, `5`, `6` and 2 more");
+    }
+}

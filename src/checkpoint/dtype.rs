@@ -1,5 +1,7 @@
 //! Storage formats of a tensor's elements, and how each becomes float32.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use serde::Serialize;
 use std::fmt;
 
@@ -9,6 +11,283 @@ pub enum Dtype {
     F32,
     F16,
     BF16,
-    /// A format that a header may name and that no decoder exists for, with the header's own spelling (`F64`, `I64`, `F8_E4M3` ...).
+    /// A format that a header may name and that no decoder exists for, with the header's own spelling (`F64`, `I64`,
+    /// `F8_E4M3` ...).
     Other(String),
+}
+
+impl Dtype {
+    /// The format that a safetensors header spells `name`. Every spelling is accepted: an unknown one has neither a
+    /// size nor a decoder.
+    pub fn parse(name: &str) -> Self {
+        match name {
+            "F32" => Self::F32,
+            "F16" => Self::F16,
+            "BF16" => Self::BF16,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+
+    /// The spelling of a safetensors header.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// Bits that one element takes, for every format of the safetensors specification; `None` for an unknown spelling.
+    pub fn bits(&self) -> Option<u32> {
+        Some(match self.name() {
+            "F4" => 4,
+            "F6_E2M3" | "F6_E3M2" => 6,
+            "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ" => 8,
+            "U16" | "I16" | "F16" | "BF16" => 16,
+            "U32" | "I32" | "F32" => 32,
+            "U64" | "I64" | "F64" | "C64" => 64,
+            _ => return None,
+        })
+    }
+
+    /// Bytes that `elements` consecutive elements take; `None` for an unknown spelling, a number of bits that does
+    /// not fill whole bytes, or one beyond 64 bits.
+    pub fn bytes(&self, elements: u64) -> Option<u64> {
+        let bits = u128::from(elements) * u128::from(self.bits()?);
+        if bits % 8 == 0 { u64::try_from(bits / 8).ok() } else { None }
+    }
+
+    /// Bytes that a tensor of this `shape` takes (an empty shape is a scalar); `None` as for [`Dtype::bytes`].
+    pub fn shape_bytes(&self, shape: &[usize]) -> Option<u64> {
+        if shape.contains(&0) {
+            return self.bytes(0);
+        }
+        let elements = shape.iter().try_fold(1u64, |product, &n| product.checked_mul(u64::try_from(n).ok()?))?;
+        self.bytes(elements)
+    }
+
+    /// Bytes that one row of `cols` elements takes: [`Dtype::bytes`] of the innermost dimension.
+    pub fn row_bytes(&self, cols: usize) -> Option<u64> {
+        self.bytes(u64::try_from(cols).ok()?)
+    }
+
+    /// How to turn stored elements into float32; `None` when no decoder exists for this format.
+    pub fn decoder(&self) -> Option<Decoder> {
+        let (block_bytes, decode): (usize, Decode) = match self {
+            Self::F32 => (4, decode_f32),
+            Self::F16 => (2, decode_f16),
+            Self::BF16 => (2, decode_bf16),
+            Self::Other(_) => return None,
+        };
+        Some(Decoder { block_elements: 1, block_bytes, decode })
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Turns stored elements into float32, a run of whole blocks of one row at a time.
+///
+/// A block is the smallest unit that can be decoded by itself: one element of a plain format, a group of elements
+/// with a shared scale of a block format. A row always starts a new block.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    block_elements: usize,
+    block_bytes: usize,
+    decode: Decode,
+}
+
+/// From stored bytes to values; the lengths fit each other.
+type Decode = fn(&[u8], &mut [f32]);
+
+impl Decoder {
+    /// Elements of one block: runs start and end at multiples of it.
+    pub fn block_elements(&self) -> usize {
+        self.block_elements
+    }
+
+    /// Stored bytes of one block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Decodes the consecutive little-endian elements in `bytes` into `out`, exactly: every finite value, infinity and
+    /// zero keeps its sign and value, and a NaN stays a NaN.
+    ///
+    /// # Panics
+    /// When `out` is not a whole number of blocks, or `bytes` not as many.
+    #[inline]
+    pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        let blocks = out.len() / self.block_elements;
+        assert_eq!(out.len(), blocks * self.block_elements, "a run of elements is a whole number of blocks");
+        assert_eq!(bytes.len(), blocks * self.block_bytes, "a run of elements has its format's number of bytes");
+        (self.decode)(bytes, out);
+    }
+}
+
+fn decode_f32(bytes: &[u8], out: &mut [f32]) {
+    let (words, _) = bytes.as_chunks::<4>();
+    for (value, word) in out.iter_mut().zip(words) {
+        *value = f32::from_le_bytes(*word);
+    }
+}
+
+/// bfloat16 is the upper half of a float32.
+fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
+    let (words, _) = bytes.as_chunks::<2>();
+    for (value, word) in out.iter_mut().zip(words) {
+        *value = f32::from_bits(u32::from(u16::from_le_bytes(*word)) << 16);
+    }
+}
+
+/// IEEE 754 binary16. `half` converts slices with the processor's own instruction where there is one, and needs them
+/// aligned: they pass through a buffer that stays in the cache.
+fn decode_f16(bytes: &[u8], out: &mut [f32]) {
+    const RUN: usize = 256;
+    let mut run = [f16::ZERO; RUN];
+    let (words, _) = bytes.as_chunks::<2>();
+    for (values, words) in out.chunks_mut(RUN).zip(words.chunks(RUN)) {
+        let run = &mut run[..words.len()];
+        for (half, word) in run.iter_mut().zip(words) {
+            *half = f16::from_le_bytes(*word);
+        }
+        run.convert_to_f32_slice(values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(dtype: Dtype, bytes: &[u8], n: usize) -> Vec<f32> {
+        let mut out = vec![f32::NAN; n];
+        dtype.decoder().expect("decodable").decode(bytes, &mut out);
+        out
+    }
+
+    /// The value of a binary16-like pattern from its fields, as IEEE 754 defines it (table 3.1 and section 3.4).
+    fn from_fields(bits: u16, exponent_bits: u32, mantissa_bits: u32) -> f64 {
+        let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+        let top = (1i32 << exponent_bits) - 1;
+        let bias = top / 2;
+        let exponent = i32::from(bits >> mantissa_bits) & top;
+        let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1u32 << mantissa_bits);
+        match exponent {
+            0 => sign * mantissa * 2f64.powi(1 - bias),
+            e if e == top && mantissa == 0.0 => sign * f64::INFINITY,
+            e if e == top => f64::NAN,
+            e => sign * (1.0 + mantissa) * 2f64.powi(e - bias),
+        }
+    }
+
+    fn check_every_pattern(dtype: Dtype, exponent_bits: u32, mantissa_bits: u32) {
+        let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        let decoded = decode(dtype.clone(), &bytes, 1 << 16);
+        for (bits, got) in (0..=u16::MAX).zip(decoded) {
+            let want = from_fields(bits, exponent_bits, mantissa_bits);
+            if want.is_nan() {
+                assert!(got.is_nan(), "{dtype} {bits:#06x}: {got} is not a NaN");
+            } else {
+                assert_eq!(f64::from(got).to_bits(), want.to_bits(), "{dtype} {bits:#06x}: {got} is not {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_f16_pattern_has_its_ieee_value() {
+        check_every_pattern(Dtype::F16, 5, 10);
+    }
+
+    #[test]
+    fn every_bf16_pattern_has_its_value() {
+        check_every_pattern(Dtype::BF16, 8, 7);
+    }
+
+    #[test]
+    fn values_worked_out_by_hand() {
+        // F16: 1, -2, the largest (65504), the smallest subnormal (2^-24), -0
+        let f16 = [0x00, 0x3c, 0x00, 0xc0, 0xff, 0x7b, 0x01, 0x00, 0x00, 0x80];
+        let values = decode(Dtype::F16, &f16, 5);
+        assert_eq!(values, [1.0, -2.0, 65504.0, 1.0 / 16_777_216.0, 0.0]);
+        assert!(values[4].is_sign_negative());
+        // BF16: 1, -0.5, 3.140625 (pi cut to eight bits), the smallest normal
+        let bf16 = [0x80, 0x3f, 0x00, 0xbf, 0x49, 0x40, 0x80, 0x00];
+        assert_eq!(decode(Dtype::BF16, &bf16, 4), [1.0, -0.5, 3.140625, f32::MIN_POSITIVE]);
+        // F32: 1, -1.5, the smallest subnormal
+        let f32_bytes = [0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0xc0, 0xbf, 0x01, 0x00, 0x00, 0x00];
+        assert_eq!(decode(Dtype::F32, &f32_bytes, 3), [1.0, -1.5, f32::from_bits(1)]);
+    }
+
+    #[test]
+    fn a_run_decodes_alike_wherever_it_starts_and_however_long_it_is() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+            let size = dtype.decoder().unwrap().block_bytes();
+            // Finite patterns: a top byte of at most 0x3f.
+            let bytes: Vec<u8> = (0..600 * size).map(|i| (i * 37 % 64) as u8).collect();
+            let whole = decode(dtype.clone(), &bytes, 600);
+            for (start, end) in [(0, 0), (0, 1), (3, 10), (255, 257), (1, 600), (511, 513)] {
+                let part = decode(dtype.clone(), &bytes[start * size..end * size], end - start);
+                assert_eq!(part, whole[start..end], "{dtype} {start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "its format's number of bytes")]
+    fn bytes_that_do_not_fill_the_run_are_a_mistake_of_the_caller() {
+        decode(Dtype::BF16, &[0; 5], 3);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_safetensors_crate() {
+        use safetensors::Dtype::*;
+        for theirs in [
+            BOOL,
+            F4,
+            F6_E2M3,
+            F6_E3M2,
+            U8,
+            I8,
+            F8_E5M2,
+            F8_E4M3,
+            F8_E8M0,
+            F8_E4M3FNUZ,
+            F8_E5M2FNUZ,
+            I16,
+            U16,
+            F16,
+            BF16,
+            I32,
+            U32,
+            F32,
+            C64,
+            F64,
+            I64,
+            U64,
+        ] {
+            let ours = Dtype::parse(&theirs.to_string());
+            assert_eq!(ours.to_string(), theirs.to_string());
+            assert_eq!(ours.bits().map(|bits| bits as usize), Some(theirs.bitsize()), "{ours}");
+        }
+        assert_eq!(Dtype::parse("Q4_K").bits(), None);
+        assert_eq!(Dtype::parse("f32"), Dtype::Other("f32".into()), "spellings are case-sensitive");
+    }
+
+    #[test]
+    fn row_sizes_count_whole_bytes_only() {
+        assert_eq!(Dtype::BF16.row_bytes(3), Some(6));
+        assert_eq!(Dtype::parse("F4").row_bytes(4), Some(2));
+        assert_eq!(Dtype::parse("F4").row_bytes(3), None);
+        assert_eq!(Dtype::parse("F6_E2M3").row_bytes(4), Some(3));
+        assert_eq!(Dtype::parse("F64").bytes(u64::MAX), None);
+        assert_eq!(Dtype::F32.shape_bytes(&[]), Some(4));
+        assert_eq!(Dtype::F16.shape_bytes(&[2, 3, 5]), Some(60));
+        assert_eq!(Dtype::F16.shape_bytes(&[1 << 40, 1 << 40]), None);
+        assert_eq!(Dtype::F16.shape_bytes(&[1 << 40, 1 << 40, 0]), Some(0));
+        assert_eq!(Dtype::parse("Q4_K").row_bytes(256), None);
+    }
 }

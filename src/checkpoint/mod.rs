@@ -2,9 +2,86 @@
 
 pub mod config;
 pub mod dtype;
+mod files;
+mod folder;
+mod json;
+pub mod memory;
 pub mod safetensors;
 pub mod source;
 
 pub use config::Config;
-pub use dtype::Dtype;
+pub use dtype::{Decoder, Dtype};
+pub use memory::{MemorySource, load_resident};
+pub use safetensors::SafetensorsFolder;
 pub use source::{Source, SourceFile, TensorInfo};
+
+use crate::problem::Problem;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A checkpoint without a problem: its configuration and its tensors.
+pub struct Checkpoint {
+    pub config: Config,
+    pub source: Box<dyn Source>,
+    /// What is odd and does not keep it from being run.
+    pub notes: Vec<Problem>,
+}
+
+/// Everything that opening a checkpoint found, good and bad.
+pub struct Opened {
+    /// `None` when config.json is unusable.
+    pub config: Option<Config>,
+    /// The tensors that can be read; `None` when there is none. With [`Opened::problems`] it is fit for a census only.
+    pub source: Option<Box<dyn Source>>,
+    /// Tensors that the checkpoint promises and that can't be had; `problems` already says why, so they are not
+    /// missing a second time.
+    pub unavailable: BTreeSet<String>,
+    /// What makes the checkpoint unfit to run.
+    pub problems: Vec<Problem>,
+    /// What is odd and does not keep it from being run.
+    pub notes: Vec<Problem>,
+}
+
+/// Opens the checkpoint in the folder `path`: config.json and the headers of the weights, no weight.
+pub fn open(path: &Path) -> Opened {
+    if let Err(problem) = folder::Listing::read(path) {
+        // The only thing to say: both parts would say it again.
+        let (unavailable, notes) = (BTreeSet::new(), Vec::new());
+        return Opened { config: None, source: None, unavailable, problems: vec![problem], notes };
+    }
+    let mut problems = Vec::new();
+    let config = Config::read(path).map_err(|problem| problems.push(problem)).ok();
+    let weights = SafetensorsFolder::open(path);
+    problems.extend(weights.problems);
+    Opened {
+        config,
+        source: weights.source.map(|source| Box::new(source) as Box<dyn Source>),
+        unavailable: weights.unavailable,
+        problems,
+        notes: weights.notes,
+    }
+}
+
+impl Opened {
+    /// The checkpoint, ready to run.
+    ///
+    /// # Errors
+    /// Every problem that was found.
+    pub fn into_checkpoint(self) -> Result<Checkpoint, Vec<Problem>> {
+        match (self.config, self.source) {
+            (Some(config), Some(source)) if self.problems.is_empty() => {
+                Ok(Checkpoint { config, source, notes: self.notes })
+            }
+            _ => Err(self.problems),
+        }
+    }
+}
+
+fn sha256_hex(bytes: &[u8]) -> String {
+    to_hex(&Sha256::digest(bytes))
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
