@@ -7,6 +7,7 @@ mod folder;
 mod json;
 pub mod memory;
 pub mod safetensors;
+pub mod same;
 pub mod source;
 
 pub use config::Config;
