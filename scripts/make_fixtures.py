@@ -60,7 +60,7 @@ FIXTURES: list[dict[str, Any]] = [
         name="llama-bias-llama3", pack="llama", sizes=(3, 28, 34, 4, 1, 53), store="mix", head="tied", legacy=True, shard="13KB",
         config={"attention_bias": True, "mlp_bias": True, "head_dim": 14, "rms_norm_eps": 1e-5, "max_position_embeddings": 1024},
         rope={"rope_theta": 50000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-              "original_max_position_embeddings": 128},
+              "original_max_position_embeddings": 256},
         says="llama3 RoPE in the old spelling, attention and MLP biases, head_dim 14 (hidden/heads is 7), MQA, tied, "
         "F32+F16+BF16 mixed, sharded",
         prompts=[prompt("main", 18), prompt("two", 2), prompt("sparse", 7, SPARSE)],
@@ -83,8 +83,8 @@ FIXTURES: list[dict[str, Any]] = [
     ),
     dict(
         name="llama-yarn", pack="llama", sizes=(2, 32, 38, 4, 4, 55), store="F16", head="untied",
-        config={"max_position_embeddings": 256, "hidden_act": "gelu_pytorch_tanh", "num_key_value_heads": 4},
-        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64},
+        config={"max_position_embeddings": 16384, "hidden_act": "gelu_pytorch_tanh", "num_key_value_heads": 4},
+        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 4096},
         says="YaRN with every optional key absent (attention factor derived, beta 32/1, truncated), tanh GELU, MHA, F16",
         prompts=[prompt("main", 17), prompt("two", 2), prompt("sparse", 7, SPARSE)],
     ),
@@ -119,12 +119,12 @@ FIXTURES: list[dict[str, Any]] = [
         prompts=[prompt("main", 18), prompt("two", 2), prompt("sparse", 7, SPARSE)],
     ),
     dict(
-        name="mistral-defaults-yarn", pack="mistral", sizes=(2, 32, 26, 16, None, 53), store="mix", head="untied", shuffle=True,
+        name="mistral-defaults-yarn", pack="mistral", sizes=(2, 31, 25, 16, None, 53), store="mix", head="untied", shuffle=True,
         config={"head_dim": 6, "max_position_embeddings": 4096}, drop=["sliding_window", "num_key_value_heads"],
         rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 512,
               "mscale": 0.8, "mscale_all_dim": 1.3, "truncate": False},
         says="sliding_window absent (4096, counted in cache slots: the sparse prompt spans more positions), KV heads absent (8 of "
-        "16), head_dim 6, YaRN with mscale and mscale_all_dim, not truncated; F32+F16+BF16 mixed in shuffled order",
+        "16), head_dim 6, YaRN with mscale and mscale_all_dim, not truncated; F32+F16+BF16 mixed in shuffled order with odd sizes, so that some F32 tensors are not aligned",
         prompts=[prompt("main", 16), prompt("one", 1), prompt("sparse", 7, SPARSE)],
     ),
     dict(
@@ -146,8 +146,8 @@ FIXTURES: list[dict[str, Any]] = [
     dict(
         name="qwen2-window-yarn", pack="qwen2", sizes=(4, 24, 30, 2, None, 53), store="F16", head="untied", legacy=True, shard="9KB",
         config={"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "num_key_value_heads": None,
-                "max_position_embeddings": 128},
-        rope={"rope_theta": 10000.0, "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+                "max_position_embeddings": 8192},
+        rope={"rope_theta": 10000.0, "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
         drop=["layer_types"],
         says="window 6 on layers 2 and 3 of 4 by max_window_layers, YaRN spelled `type` in the old spelling, KV heads null, F16, sharded",
         prompts=[prompt("main", 18), prompt("two", 2), prompt("sparse", 9, [0, 2, 3, 9, 40, 41, 500, 501, 6000])],
@@ -181,8 +181,8 @@ FIXTURES: list[dict[str, Any]] = [
     ),
     dict(
         name="qwen3-bias-yarn", pack="qwen3", sizes=(3, 28, 30, 4, 2, 53), store="mix", head="untied", shard="16KB",
-        config={"head_dim": 12, "attention_bias": True, "rms_norm_eps": 1e-2, "max_position_embeddings": 2048},
-        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 512,
+        config={"head_dim": 12, "attention_bias": True, "rms_norm_eps": 1e-2, "max_position_embeddings": 2560},
+        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 640,
               "attention_factor": 0.85, "beta_fast": 8.0, "beta_slow": 0.5},
         says="QK-norm, biases on q, k, v and o, eps 1e-2, YaRN with attention_factor and beta_fast/beta_slow given, F32+F16+BF16 "
         "mixed, sharded",
