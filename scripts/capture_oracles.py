@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def main() -> None:
         "regenerate": "python scripts/make_fixtures.py && python scripts/capture_oracles.py && python scripts/check_truth.py",
         "fixtures": {name: entries[name] for name in known if name in entries},
     }, indent=1)
-    provenance.write_text(text + "\n")
+    one_line = re.sub(r"\[[\s\d,]+\]", lambda match: json.dumps(json.loads(match.group())), text)  # lists of integers
+    provenance.write_text(one_line + "\n")
 
 
 if __name__ == "__main__":
