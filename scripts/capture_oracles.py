@@ -35,6 +35,8 @@ def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
     tensors, entries = {}, []
     for number, entry in enumerate(prompts):
         ident, tokens, positions = entry["id"], entry["tokens"], entry["positions"]
+        if positions is not None and len(positions) != len(tokens):
+            raise SystemExit(f"{name} {ident}: {len(tokens)} tokens, but {len(positions)} positions")
         f32 = truth.logits_f32(folder, tokens, positions)
         f64 = truth.logits_f64(folder, tokens, positions)
         used = positions if positions is not None else list(range(len(tokens)))

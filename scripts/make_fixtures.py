@@ -33,7 +33,7 @@ FAR = [0, 9, 5000, 60000]
 
 
 def prompt(ident: str, count: int, positions: list[int] | None = None) -> dict[str, Any]:
-    """A prompt of `count` distinct tokens, drawn when the fixture's vocabulary is known."""
+    """A prompt of `count` tokens, distinct as far as the vocabulary goes, drawn when the fixture's vocabulary is known."""
     return {"id": ident, "count": count, "positions": positions}
 
 
@@ -315,12 +315,14 @@ def rewrite_single(path: Path, model: torch.nn.Module, row: dict[str, Any]) -> N
 
 
 def prompts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The row's prompts with their tokens: distinct, in random order, wherever the vocabulary allows."""
+    """The row's prompts with their tokens in random order: none comes twice before every other token came once."""
     vocab = row["sizes"][5]
     result = []
     for entry in row["prompts"]:
-        tokens = rng_for(row["name"], "prompt", entry["id"]).permutation(vocab)[: entry["count"]]
-        result.append({"id": entry["id"], "tokens": [int(t) for t in tokens], "positions": entry["positions"]})
+        rng, tokens = rng_for(row["name"], "prompt", entry["id"]), []
+        while len(tokens) < entry["count"]:
+            tokens += rng.permutation(vocab).tolist()
+        result.append({"id": entry["id"], "tokens": tokens[: entry["count"]], "positions": entry["positions"]})
     return result
 
 
