@@ -35,6 +35,19 @@ pub struct Pack {
     pub fields: BTreeMap<String, Field>,
     #[serde(default)]
     pub tensors: Tensors,
+    #[serde(default)]
+    pub self_test: SelfTest,
+}
+
+/// What `oracle self-test` runs for a pack.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SelfTest {
+    /// The config of a tiny checkpoint, whose weights are made in code.
+    pub config: toml::Table,
+    pub tokens: Vec<u32>,
+    /// Of the logits' bits (f32, little endian) at all positions: the same on every machine.
+    pub logits_sha256: String,
 }
 
 /// Where one field of a plan comes from.

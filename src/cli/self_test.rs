@@ -1,0 +1,141 @@
+//! `oracle self-test`: proof that this machine gives the bits that were promised.
+
+use super::Exit;
+use crate::checkpoint::{MemorySource, Source, load_resident};
+use crate::exec::{Executor, Input, Rows, Session, reference::Reference};
+use crate::model::pack::SelfTest;
+use crate::model::{Pack, Plan, close_books, synthetic};
+use crate::ops::Matrix;
+use crate::oracle::output::to_standard_output;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  oracle self-test
+  oracle self-test --pack qwen3";
+
+/// Thread counts that must agree.
+const THREADS: [usize; 4] = [1, 2, 3, 7];
+
+#[derive(Debug, Default, Args)]
+pub struct SelfTestArgs {
+    /// Only this family
+    #[arg(long, value_name = "P")]
+    pack: Option<String>,
+}
+
+/// Tests every pack, or one.
+///
+/// # Errors
+/// No such pack, or a fixture can't be made.
+pub fn run(args: &SelfTestArgs) -> Result<Exit> {
+    let packs: Vec<&Pack> =
+        Pack::embedded().iter().filter(|p| args.pack.as_ref().is_none_or(|name| p.name == *name)).collect();
+    ensure!(!packs.is_empty(), "no pack {}; oracle packs lists them", args.pack.as_deref().unwrap_or("at all"));
+    let mut lines = Vec::new();
+    let mut failed = 0;
+    for pack in &packs {
+        let outcome = test(pack).with_context(|| format!("pack {}", pack.name))?;
+        let verdict = if outcome.failures.is_empty() { "ok" } else { "FAILED" };
+        lines.push(format!("{:12} {verdict:6} {}", pack.name, outcome.hash));
+        lines.extend(outcome.failures.iter().map(|f| format!("{:12} {f}", "")));
+        failed += usize::from(!outcome.failures.is_empty());
+    }
+    let threads = THREADS.map(|n| n.to_string()).join(", ");
+    lines.push(format!("each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
+    lines.push(match failed {
+        0 => format!("{} packs passed on {} {}", packs.len(), std::env::consts::ARCH, std::env::consts::OS),
+        n => format!("{n} of {} packs FAILED on {} {}", packs.len(), std::env::consts::ARCH, std::env::consts::OS),
+    });
+    to_standard_output(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))?;
+    Ok(if failed == 0 { Exit::Done } else { Exit::Different })
+}
+
+struct Outcome {
+    /// SHA-256 of the logits' bits, little endian, of all positions.
+    hash: String,
+    failures: Vec<String>,
+}
+
+fn test(pack: &Pack) -> Result<Outcome> {
+    let (config, tensors) = synthetic::checkpoint(pack)?;
+    let streamed = on_disk(&tensors)?;
+    let resident = load_resident(streamed.1.as_ref())?;
+    let books = close_books(&config, &resident, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| format!("{:?}", books.problems))?;
+
+    let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
+    let whole = usize::MAX;
+    let expected = logits(&plan, &resident, tokens, &[tokens.len()], 1, whole)?;
+    let hash = hash(&expected);
+    let mut failures = Vec::new();
+    if hash != *logits_sha256 {
+        failures.push(format!("the logits' bits are not those that were promised: sha256 {logits_sha256}"));
+    }
+    let source = streamed.1.as_ref();
+    let mut check = |what: &str, got: Matrix<f32>| {
+        let differs = got.data().iter().zip(expected.data()).position(|(a, b)| a.to_bits() != b.to_bits());
+        if got.rows() != expected.rows() || differs.is_some() {
+            failures.push(format!("{what} changes the result, first at logit {}", differs.unwrap_or(0)));
+        }
+    };
+    let n = tokens.len();
+    check("streaming from a file row by row", logits(&plan, source, tokens, &[n], 1, 1)?);
+    check("streaming from a file", logits(&plan, source, tokens, &[n], 2, 4096)?);
+    for threads in THREADS {
+        check(&format!("{threads} threads"), logits(&plan, &resident, tokens, &[n], threads, whole)?);
+    }
+    check("prefill and one decode step", logits(&plan, &resident, tokens, &[n - 1, 1], 2, whole)?);
+    check("decoding token by token", logits(&plan, &resident, tokens, &vec![1; n], 1, whole)?);
+    Ok(Outcome { hash, failures })
+}
+
+/// The checkpoint as a folder of safetensors, and the folder, which goes when it is dropped.
+fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn Source>)> {
+    use safetensors::{Dtype as Stored, tensor::TensorView};
+    let folder = tempfile::tempdir().context("a temporary folder can't be made")?;
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        let dtype = match dtype.name() {
+            "F16" => Stored::F16,
+            "BF16" => Stored::BF16,
+            _ => Stored::F32,
+        };
+        Ok((name, TensorView::new(dtype, shape.clone(), bytes)?))
+    });
+    let views = views.collect::<Result<Vec<_>>>()?;
+    safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors"))?;
+    let opened = crate::checkpoint::SafetensorsFolder::open(folder.path());
+    ensure!(opened.problems.is_empty(), "{:?}", opened.problems);
+    Ok((folder, Box::new(opened.source.context("the folder has tensors")?)))
+}
+
+/// Logits of all positions, the tokens being passed in chunks of the given sizes.
+fn logits(plan: &Plan, source: &dyn Source, tokens: &[u32], chunks: &[usize], threads: usize, tile_bytes: usize) -> Result<Matrix<f32>> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    pool.install(|| {
+        let mut session = Session::new(plan, tokens.len());
+        let mut all = Matrix::filled(0, plan.vocab_size, 0.0);
+        for &n in chunks {
+            let first = session.len();
+            let input = Input {
+                tokens: tokens[first..first + n].to_vec(),
+                positions: (first as u32..(first + n) as u32).collect(),
+                session: &mut session,
+            };
+            let executor = Executor::with_tile_bytes(plan, source, &Reference, tile_bytes);
+            all.extend_rows(executor.run(vec![input], Rows::All, &mut ())?[0].data());
+        }
+        Ok(all)
+    })
+}
+
+fn hash(logits: &Matrix<f32>) -> String {
+    let mut sha = Sha256::new();
+    for value in logits.data() {
+        sha.update(value.to_le_bytes());
+    }
+    crate::model::plan::hex(&sha.finalize())
+}

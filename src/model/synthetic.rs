@@ -1,0 +1,87 @@
+//! A tiny checkpoint for a pack, made in code: the same bytes on every machine.
+
+use super::plan::{Plan, Weight};
+use super::{Pack, close_books};
+use crate::checkpoint::{Config, Dtype, MemorySource};
+use anyhow::{Context, Result};
+use half::{bf16, f16};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Name, storage and data of every tensor.
+pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+/// A checkpoint from the pack's `self_test.config`: its weights are pseudo-random, stored as F32, F16 and BF16 in turn.
+///
+/// # Errors
+/// The pack's config doesn't give a plan.
+pub fn checkpoint(pack: &Pack) -> Result<(Config, Tensors)> {
+    let root = serde_json::to_value(&pack.self_test.config)?;
+    let root = root.as_object().context("a table becomes an object")?.clone();
+    let config = Config { path: PathBuf::from(format!("pack {}", pack.name)), sha256: String::new(), root };
+    // Without a tensor the books complain, but the plan says which tensors it wants.
+    let empty = MemorySource::new(BTreeMap::new())?;
+    let books = close_books(&config, &empty, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    let plan = books.plan.with_context(|| format!("pack {}: its self_test.config gives no plan", pack.name))?;
+    let tensors = weights(&plan).into_iter().enumerate().map(|(i, w)| (w.name.clone(), tensor(i, w))).collect();
+    Ok((config, tensors))
+}
+
+/// Every tensor of the plan, once.
+fn weights(plan: &Plan) -> Vec<&Weight> {
+    let mut weights = vec![&plan.embed];
+    for layer in &plan.layers {
+        layer.each_weight(&mut |w| weights.push(w));
+    }
+    weights.push(&plan.norm.weight);
+    if !plan.head.tied {
+        weights.push(&plan.head.linear.weight);
+    }
+    weights
+}
+
+fn tensor(index: usize, weight: &Weight) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let (rows, cols) = weight.rows_and_cols();
+    let mut noise = SplitMix(index as u64 + 1);
+    let values = (0..rows * cols).map(|_| {
+        let unit = noise.unit();
+        // A norm's weights lie around one, a matrix's are scaled down so that activations keep their size; powers of two
+        // keep this exact.
+        if weight.shape.len() == 1 { 1.0 + unit / 4.0 } else { unit * 2.0 / f32::from_bits(((cols as f32).sqrt()).to_bits() & 0xff80_0000) }
+    });
+    let (dtype, bytes) = match index % 3 {
+        0 => (Dtype::F32, values.flat_map(f32::to_le_bytes).collect()),
+        1 => (Dtype::F16, values.flat_map(|v| f16::from_f32(v).to_le_bytes()).collect()),
+        _ => (Dtype::BF16, values.flat_map(|v| bf16::from_f32(v).to_le_bytes()).collect()),
+    };
+    (dtype, weight.shape.clone(), bytes)
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct SplitMix(u64);
+
+impl SplitMix {
+    /// A multiple of 2^-23 in -1 .. 1.
+    fn unit(&mut self) -> f32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (z >> 40) as f32 / 8_388_608.0 - 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SplitMix;
+
+    #[test]
+    fn the_noise_is_splitmix64() {
+        // The generator's published first outputs for seed 1234567: 6457827717110365317, 3203168211198807973.
+        let mut noise = SplitMix(1_234_567);
+        for expected in [6_457_827_717_110_365_317u64, 3_203_168_211_198_807_973] {
+            assert_eq!(noise.unit(), (expected >> 40) as f32 / 8_388_608.0 - 1.0);
+        }
+    }
+}
