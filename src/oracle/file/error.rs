@@ -1,5 +1,6 @@
 //! Why a file is not an oracle file, in sentences.
 
+use crate::oracle::printable::printable;
 use std::io;
 use thiserror::Error;
 
@@ -53,7 +54,9 @@ pub enum FileError {
     FieldCount { file: String, line: usize, key: String, found: usize, expected: usize },
 
     /// Only in strict reading.
-    #[error("{file}: line {line}: unknown key \"{found}\"; strict reading accepts only the records this format defines")]
+    #[error(
+        "{file}: line {line}: unknown key \"{found}\"; strict reading accepts only the records this format defines"
+    )]
     UnknownKey { file: String, line: usize, found: String },
 
     /// An entry of `tokens` or `positions`, or `vocab`.
@@ -98,17 +101,8 @@ pub enum FileError {
 /// A text from a file as it may be shown: control characters escaped, cut after 60 characters.
 pub(crate) fn shown(text: &str) -> String {
     const LIMIT: usize = 60;
-    let mut result = String::new();
-    for (count, character) in text.chars().enumerate() {
-        if count == LIMIT {
-            result.push_str("...");
-            break;
-        }
-        if character.is_control() {
-            result.extend(character.escape_default());
-        } else {
-            result.push(character);
-        }
+    match text.char_indices().nth(LIMIT) {
+        Some((end, _)) => format!("{}...", printable(&text[..end])),
+        None => printable(text),
     }
-    result
 }

@@ -128,8 +128,8 @@ impl<'a> Parser<'a> {
         let Some((index, bits)) = rest.split_once('\t').filter(|(_, bits)| !bits.contains('\t')) else {
             return Err(self.field_count("logit", rest.split('\t').count() + 1, 3));
         };
-        let index = decimal(index)
-            .ok_or_else(|| FileError::BadIndex { file: file.to_string(), line, found: shown(index) })?;
+        let index =
+            decimal(index).ok_or_else(|| FileError::BadIndex { file: file.to_string(), line, found: shown(index) })?;
         let Some(value) = hexadecimal(bits) else {
             let digits = self.known_class().map_or(16, |class| class.hex_digits());
             return Err(FileError::BadBits { file: file.to_string(), line, index, found: shown(bits), digits });

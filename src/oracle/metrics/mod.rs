@@ -8,6 +8,7 @@ mod ulp;
 pub use divergence::kl_divergence;
 pub use rank::{Ranked, TopAgreement, argmax, top};
 pub use tolerance::SmallestTolerance;
+pub(crate) use tolerance::passes as tolerance_passes;
 pub use ulp::UlpBin;
 
 use crate::oracle::file::Logits;
