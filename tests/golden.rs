@@ -78,8 +78,7 @@ fn load(fixture: &str) -> (Plan, Box<dyn Source>) {
 fn run<F: Float>(plan: &Plan, source: &dyn Source, golden: &Golden) -> Matrix<F> {
     let length = golden.positions.iter().max().unwrap() + 1;
     let mut session = Session::<F>::new(plan, length as usize);
-    let input =
-        Input { session: &mut session, tokens: golden.tokens.clone(), positions: golden.positions.clone() };
+    let input = Input { session: &mut session, tokens: golden.tokens.clone(), positions: golden.positions.clone() };
     Executor::new(plan, source, &Reference).run(vec![input], Rows::All, &mut ()).unwrap().remove(0)
 }
 

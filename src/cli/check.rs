@@ -14,12 +14,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-pub const EXAMPLES: &str = "\
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   oracle check fixtures/qwen3-plain
-  oracle check models/smollm2 --format json | jq .plan.ropes";
-
-#[derive(Debug, Args)]
+  oracle check models/smollm2 --format json | jq .plan.ropes")]
 pub struct CheckArgs {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
@@ -145,7 +144,10 @@ fn text(report: &Report<'_>) -> String {
         rows.push(("files", format!("{}, {} ({bytes} bytes)", report.files.len(), HumanBytes(bytes))));
     }
     if !report.ignored_tensors.is_empty() {
-        rows.push(("ignored tensors", format!("{}: {}", report.ignored_tensors.len(), report.ignored_tensors.join(", "))));
+        rows.push((
+            "ignored tensors",
+            format!("{}: {}", report.ignored_tensors.len(), report.ignored_tensors.join(", ")),
+        ));
     }
     if !report.allowed_unused.is_empty() {
         rows.push(("allowed unused", report.allowed_unused.join(", ")));
@@ -177,41 +179,64 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     row("vocab_size", plan.vocab_size.to_string());
     row("hidden_size", plan.hidden_size.to_string());
     row("num_hidden_layers", plan.layers.len().to_string());
-    row("attention", per_layer(plan, |layer| {
-        let Mixer::Attention(a) = &layer.mixer;
-        let s = &a.spec;
-        format!(
-            "{} heads, {} key/value heads, head_dim {}, scale {}",
-            s.num_attention_heads, s.num_key_value_heads, s.head_dim, s.scale
-        )
-    }));
-    row("sliding_window", per_layer(plan, |layer| {
-        let Mixer::Attention(a) = &layer.mixer;
-        a.spec.sliding_window.map_or("none".to_owned(), |w| w.to_string())
-    }));
-    row("rope", per_layer(plan, |layer| {
-        let Mixer::Attention(a) = &layer.mixer;
-        rope(&plan.ropes[a.rope])
-    }));
-    row("q/k norm", per_layer(plan, |layer| {
-        let Mixer::Attention(a) = &layer.mixer;
-        a.qk_norm.as_ref().map_or("none".to_owned(), |n| format!("RMSNorm per head before RoPE, eps {}", n.q.eps))
-    }));
-    row("mlp", per_layer(plan, |layer| {
-        let (inner, _) = layer.mlp.gate.weight.rows_and_cols();
-        format!("gated, intermediate_size {inner}, hidden_act {}", layer.mlp.activation.name())
-    }));
-    row("bias", per_layer(plan, |layer| {
-        let Mixer::Attention(a) = &layer.mixer;
-        let parts = [
-            ("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o),
-            ("gate", &layer.mlp.gate), ("up", &layer.mlp.up), ("down", &layer.mlp.down),
-        ];
-        let biased = |(_, linear): &(&str, &Linear)| linear.bias.is_some();
-        let names: Vec<&str> = parts.into_iter().filter(biased).map(|(name, _)| name).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-    }));
-    row("norm", format!("RMSNorm before mixer, mlp and head, eps {}", plan.norm.eps));
+    row(
+        "attention",
+        per_layer(plan, |layer| {
+            let Mixer::Attention(a) = &layer.mixer;
+            let s = &a.spec;
+            format!(
+                "{} heads, {} key/value heads, head_dim {}, scale {}",
+                s.num_attention_heads, s.num_key_value_heads, s.head_dim, s.scale
+            )
+        }),
+    );
+    row(
+        "sliding_window",
+        per_layer(plan, |layer| {
+            let Mixer::Attention(a) = &layer.mixer;
+            a.spec.sliding_window.map_or("none".to_owned(), |w| w.to_string())
+        }),
+    );
+    row(
+        "rope",
+        per_layer(plan, |layer| {
+            let Mixer::Attention(a) = &layer.mixer;
+            rope(&plan.ropes[a.rope])
+        }),
+    );
+    row(
+        "q/k norm",
+        per_layer(plan, |layer| {
+            let Mixer::Attention(a) = &layer.mixer;
+            a.qk_norm.as_ref().map_or("none".to_owned(), |n| format!("RMSNorm per head before RoPE, eps {:e}", n.q.eps))
+        }),
+    );
+    row(
+        "mlp",
+        per_layer(plan, |layer| {
+            let (inner, _) = layer.mlp.gate.weight.rows_and_cols();
+            format!("gated, intermediate_size {inner}, hidden_act {}", layer.mlp.activation.name())
+        }),
+    );
+    row(
+        "bias",
+        per_layer(plan, |layer| {
+            let Mixer::Attention(a) = &layer.mixer;
+            let parts = [
+                ("q", &a.q),
+                ("k", &a.k),
+                ("v", &a.v),
+                ("o", &a.o),
+                ("gate", &layer.mlp.gate),
+                ("up", &layer.mlp.up),
+                ("down", &layer.mlp.down),
+            ];
+            let biased = |(_, linear): &(&str, &Linear)| linear.bias.is_some();
+            let names: Vec<&str> = parts.into_iter().filter(biased).map(|(name, _)| name).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        }),
+    );
+    row("norm", format!("RMSNorm before mixer, mlp and head, eps {:e}", plan.norm.eps));
     row("head", if plan.head.tied { "tied to the embedding".to_owned() } else { plan.head.linear.weight.name.clone() });
 }
 
@@ -244,14 +269,37 @@ fn rope(rope: &Rope) -> String {
         RopeScaling::Dynamic { factor, max_position_embeddings: max } => {
             format!("dynamic, factor {factor} beyond max_position_embeddings {max}")
         }
-        RopeScaling::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings: max } => {
-            format!("llama3, factor {factor}, low_freq_factor {low}, high_freq_factor {high}, original_max_position_embeddings {max}")
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: max,
+        } => {
+            format!(
+                "llama3, factor {factor}, low_freq_factor {low}, high_freq_factor {high}, original_max_position_embeddings {max}"
+            )
         }
-        RopeScaling::Yarn { factor, original_max_position_embeddings: max, attention_factor, beta_fast, beta_slow, truncate } => {
-            format!("yarn, factor {factor}, attention_factor {attention_factor}, beta_fast {beta_fast}, beta_slow {beta_slow}, truncate {truncate}, original_max_position_embeddings {max}")
+        RopeScaling::Yarn {
+            factor,
+            original_max_position_embeddings: max,
+            attention_factor,
+            beta_fast,
+            beta_slow,
+            truncate,
+        } => {
+            format!(
+                "yarn, factor {factor}, attention_factor {attention_factor}, beta_fast {beta_fast}, beta_slow {beta_slow}, truncate {truncate}, original_max_position_embeddings {max}"
+            )
         }
-        RopeScaling::Longrope { short_factor, long_factor, original_max_position_embeddings: max, attention_factor } => {
-            format!("longrope, attention_factor {attention_factor}, short_factor {short_factor:?} up to {max} positions, long_factor {long_factor:?} beyond")
+        RopeScaling::Longrope {
+            short_factor,
+            long_factor,
+            original_max_position_embeddings: max,
+            attention_factor,
+        } => {
+            format!(
+                "longrope, attention_factor {attention_factor}, short_factor {short_factor:?} up to {max} positions, long_factor {long_factor:?} beyond"
+            )
         }
     };
     format!("{scaling}, rope_theta {}, {} dimensions in halves", rope.rope_theta, rope.dim)

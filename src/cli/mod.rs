@@ -8,6 +8,7 @@ pub mod run;
 pub mod self_test;
 pub mod survey;
 
+use crate::oracle::output::exit_without_leftovers;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -31,7 +32,13 @@ impl From<Exit> for ExitCode {
 
 /// Say what a language-model checkpoint computes, exactly, and whether another engine computes the same.
 #[derive(Debug, Parser)]
-#[command(name = "oracle", version, arg_required_else_help = true, args_conflicts_with_subcommands = true, max_term_width = 120)]
+#[command(
+    name = "oracle",
+    version,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 120
+)]
 #[command(after_help = "\
 Examples:
   oracle run models/smollm2 2 818 5279 -o ref.tsv   write the reference logits of the last position
@@ -57,19 +64,16 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a checkpoint and write the last position's logits
-    #[command(alias = "run-oracle", after_help = run::EXAMPLES)]
+    #[command(alias = "run-oracle")]
     Run(run::RunArgs),
     /// Compare two oracle files
-    #[command(alias = "compare", after_help = diff::EXAMPLES)]
+    #[command(alias = "compare")]
     Diff(diff::DiffArgs),
     /// Say what a checkpoint computes and close its books, from headers alone
-    #[command(after_help = check::EXAMPLES)]
     Check(check::CheckArgs),
     /// Prove on this machine that the bits are those that were promised
-    #[command(after_help = self_test::EXAMPLES)]
     SelfTest(self_test::SelfTestArgs),
     /// List the model families
-    #[command(after_help = packs::EXAMPLES)]
     Packs(packs::PacksArgs),
 }
 
@@ -84,7 +88,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return if error.use_stderr() { Exit::Trouble.into() } else { Exit::Done.into() };
         }
     };
-    match dispatch(cli) {
+    match ctrlc::set_handler(|| exit_without_leftovers(130)).map_err(Into::into).and_then(|()| dispatch(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("oracle: {error:#}");
@@ -112,7 +116,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
 fn as_runner(mut args: Vec<OsString>, out: Option<OsString>) -> Vec<OsString> {
     let Some(out) = out.filter(|out| !out.is_empty()) else { return args };
     let Some(first) = args.get(1).filter(|first| !first.as_encoded_bytes().starts_with(b"-")) else { return args };
-    if Cli::command().get_subcommands().any(|c| first == c.get_name() || c.get_all_aliases().any(|a| first == a)) || first == "help" {
+    if Cli::command().get_subcommands().any(|c| first == c.get_name() || c.get_all_aliases().any(|a| first == a))
+        || first == "help"
+    {
         return args;
     }
     args.insert(1, "run".into());

@@ -5,9 +5,8 @@ use crate::model::Pack;
 use crate::oracle::output::to_standard_output;
 use clap::Args;
 
-pub const EXAMPLES: &str = "Example:\n  oracle packs";
-
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  oracle packs")]
 pub struct PacksArgs {}
 
 /// Prints one line per family.

@@ -15,13 +15,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-pub const EXAMPLES: &str = "\
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   oracle run fixtures/llama-plain 1 2 3 4 -o ref.tsv
   oracle run fixtures/qwen3-plain 5,17,3 --top 5 > ref.tsv
-  tokenizer-of-yours prompt.txt | oracle run models/smollm2 --tokens-file - -o ref.tsv";
-
-#[derive(Debug, Args)]
+  tokenizer-of-yours prompt.txt | oracle run models/smollm2 --tokens-file - -o ref.tsv")]
 pub struct RunArgs {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
@@ -235,8 +234,7 @@ fn forward<F: Float>(
 ) -> Result<(Option<Vec<F>>, Option<NonFinite>)> {
     let length = prompt.positions.iter().max().map_or(0, |&p| p as usize + 1);
     let mut session = Session::<F>::new(plan, length);
-    let input =
-        Input { session: &mut session, tokens: prompt.tokens.clone(), positions: prompt.positions.clone() };
+    let input = Input { session: &mut session, tokens: prompt.tokens.clone(), positions: prompt.positions.clone() };
     let mut watch = FirstNonFinite::default();
     let mut pass = Executor::new(plan, source, &reference::Reference).begin(vec![input], &mut watch)?;
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);

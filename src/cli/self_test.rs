@@ -1,7 +1,7 @@
 //! `oracle self-test`: proof that this machine gives the bits that were promised.
 
 use super::Exit;
-use crate::checkpoint::{MemorySource, Source, load_resident};
+use crate::checkpoint::{Source, load_resident};
 use crate::exec::{Executor, Input, Rows, Session, reference::Reference};
 use crate::model::pack::SelfTest;
 use crate::model::{Pack, Plan, close_books, synthetic};
@@ -12,15 +12,14 @@ use clap::Args;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-pub const EXAMPLES: &str = "\
-Examples:
-  oracle self-test
-  oracle self-test --pack qwen3";
-
 /// Thread counts that must agree.
 const THREADS: [usize; 4] = [1, 2, 3, 7];
 
 #[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Examples:
+  oracle self-test
+  oracle self-test --pack qwen3")]
 pub struct SelfTestArgs {
     /// Only this family
     #[arg(long, value_name = "P")]
@@ -113,7 +112,14 @@ fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn S
 }
 
 /// Logits of all positions, the tokens being passed in chunks of the given sizes.
-fn logits(plan: &Plan, source: &dyn Source, tokens: &[u32], chunks: &[usize], threads: usize, tile_bytes: usize) -> Result<Matrix<f32>> {
+fn logits(
+    plan: &Plan,
+    source: &dyn Source,
+    tokens: &[u32],
+    chunks: &[usize],
+    threads: usize,
+    tile_bytes: usize,
+) -> Result<Matrix<f32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     pool.install(|| {
         let mut session = Session::new(plan, tokens.len());

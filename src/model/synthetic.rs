@@ -47,7 +47,11 @@ fn tensor(index: usize, weight: &Weight) -> (Dtype, Vec<usize>, Vec<u8>) {
         let unit = noise.unit();
         // A norm's weights lie around one, a matrix's are scaled down so that activations keep their size; powers of two
         // keep this exact.
-        if weight.shape.len() == 1 { 1.0 + unit / 4.0 } else { unit * 2.0 / f32::from_bits(((cols as f32).sqrt()).to_bits() & 0xff80_0000) }
+        if weight.shape.len() == 1 {
+            1.0 + unit / 4.0
+        } else {
+            unit * 2.0 / f32::from_bits(((cols as f32).sqrt()).to_bits() & 0xff80_0000)
+        }
     });
     let (dtype, bytes) = match index % 3 {
         0 => (Dtype::F32, values.flat_map(f32::to_le_bytes).collect()),
