@@ -141,7 +141,7 @@ impl OpenedFolder {
         self.note_strays(&listing, &names, folder);
         let shards = self.open_files(folder, &names, index.as_ref());
         self.merge(shards, index, &index_path);
-        let empty = self.source.as_ref().is_some_and(|source| source.tensors.is_empty());
+        let empty = self.source.as_ref().is_none_or(|source| source.tensors.is_empty());
         if empty && self.problems.is_empty() {
             let message = "holds no tensors: expected a model's weights".to_owned();
             self.problems.push(Problem::new("weights-missing", folder.display().to_string(), message));
