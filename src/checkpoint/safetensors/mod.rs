@@ -31,7 +31,7 @@ pub struct SafetensorsFolder {
 
 /// Everything that opening a folder of safetensors found.
 pub struct OpenedFolder {
-    /// The tensors that can be read; `None` when no file has a usable header.
+    /// The tensors that can be read; `None` when there is no usable index, or no file with a usable header.
     pub source: Option<SafetensorsFolder>,
     /// Tensors that the checkpoint promises and that `problems` already speaks of: none of them is in `source`.
     pub unavailable: BTreeSet<String>,
