@@ -260,7 +260,7 @@ impl OpenedFolder {
             if copies.peek().is_some() {
                 let message = format!(
                     "holds copies of tensors that the index places elsewhere ({}): the index decides, these copies \
-                     are not read",
+                     are not read here, but may be by a loader that reads every file",
                     quote_list(copies)
                 );
                 self.notes.push(Problem::new("tensor-duplicate", shard.file.path.display().to_string(), message));
