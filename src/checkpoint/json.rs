@@ -7,11 +7,15 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 use std::fmt;
 
+/// Values (of any kind, at any level) of one text. The largest real header has about a tenth; a hostile text of the
+/// largest size that is read would otherwise take gigabytes as a tree.
+const VALUES: usize = 4_000_000;
+
 /// Reads `bytes` as one JSON object; `place` is the file (or part of one) that a problem names.
 ///
 /// # Errors
-/// Empty, not UTF-8, not JSON, cut off, a number beyond float64, nesting beyond 128 levels, a key given twice at any
-/// level, or a value that is not an object. Line and column say where.
+/// Empty, not UTF-8, not JSON, cut off, a number beyond float64, nesting beyond 128 levels, more than
+/// four million values, a key given twice at any level, or a value that is not an object. Line and column say where.
 pub(super) fn parse_object(bytes: &[u8], place: &str) -> Result<Map<String, Value>, Problem> {
     let problem = |code, message: String| Problem::new(code, place, message);
     let text = utf8(bytes).map_err(|message| problem("json-encoding", message))?;
@@ -19,12 +23,12 @@ pub(super) fn parse_object(bytes: &[u8], place: &str) -> Result<Map<String, Valu
         let message = format!("expected a JSON object, found nothing ({} bytes)", bytes.len());
         return Err(problem("json-empty", message));
     }
-    let mut path = Vec::new();
-    match parse_value(text, &mut path) {
+    let mut walk = Walk { path: Vec::new(), values: 0, raised: "" };
+    match parse_value(text, &mut walk) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(problem("json-not-object", format!("expected a JSON object, found {}", kind(&other)))),
         Err(error) => {
-            let (code, message) = explain(&error, text, &path);
+            let (code, message) = explain(&error, text, &walk);
             Err(problem(code, message))
         }
     }
@@ -56,25 +60,25 @@ fn utf8(bytes: &[u8]) -> Result<&str, String> {
     })
 }
 
-fn parse_value(text: &str, path: &mut Vec<String>) -> Result<Value, serde_json::Error> {
+fn parse_value(text: &str, walk: &mut Walk) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Strict { path }.deserialize(&mut deserializer)?;
+    let value = Strict(walk).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
 
-fn explain(error: &serde_json::Error, text: &str, path: &[String]) -> (&'static str, String) {
+fn explain(error: &serde_json::Error, text: &str, walk: &Walk) -> (&'static str, String) {
     let (line, column) = (error.line(), error.column());
     let place = format!("line {line}, column {column}");
-    let key = match path {
+    let key = match &walk.path[..] {
         [] => String::new(),
         keys => format!(" (at the key {})", quote(&keys.join("."))),
     };
     let detail = error.to_string();
     let detail = detail.rsplit_once(" at line ").map_or(detail.as_str(), |(what, _)| what);
     match error.classify() {
-        // The only error that `Strict` itself raises.
-        Category::Data => ("json-duplicate-key", format!("{detail}, the second time at {place}")),
+        // What `Strict` itself raises.
+        Category::Data => (walk.raised, format!("{detail} at {place}")),
         Category::Eof => {
             ("json-truncated", format!("expected a whole JSON object, found its end at {place}{key}: it is cut off"))
         }
@@ -101,16 +105,28 @@ fn nonfinite_literal(text: &str, line: usize, column: usize) -> Option<&'static 
     })
 }
 
-/// Builds a [`Value`] and refuses an object that gives a key twice. `path` holds the keys down to the current value:
-/// after an error it says where.
-struct Strict<'a> {
-    path: &'a mut Vec<String>,
+/// Where the reader is, and after an error, where it happened.
+struct Walk {
+    /// The keys down to the current value.
+    path: Vec<String>,
+    /// How many values there were so far.
+    values: usize,
+    /// The code of the problem that [`Strict`] has raised.
+    raised: &'static str,
 }
+
+/// Builds a [`Value`], and refuses an object that gives a key twice, and too many values.
+struct Strict<'a>(&'a mut Walk);
 
 impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.0.values += 1;
+        if self.0.values > VALUES {
+            self.0.raised = "json-too-large";
+            return Err(D::Error::custom(format!("passes the limit of {VALUES} values")));
+        }
         deserializer.deserialize_any(self)
     }
 }
@@ -152,7 +168,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
-        while let Some(value) = access.next_element_seed(Strict { path: &mut *self.path })? {
+        while let Some(value) = access.next_element_seed(Strict(&mut *self.0))? {
             array.push(value);
         }
         Ok(array.into())
@@ -161,12 +177,14 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = access.next_key::<String>()? {
-            self.path.push(key.clone());
+            self.0.path.push(key.clone());
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format!("gives the key {} twice", quote(&self.path.join(".")))));
+                self.0.raised = "json-duplicate-key";
+                let key = quote(&self.0.path.join("."));
+                return Err(A::Error::custom(format!("gives the key {key} twice, the second time")));
             }
-            object.insert(key, access.next_value_seed(Strict { path: &mut *self.path })?);
-            self.path.pop();
+            object.insert(key, access.next_value_seed(Strict(&mut *self.0))?);
+            self.0.path.pop();
         }
         Ok(object.into())
     }
@@ -220,6 +238,17 @@ mod tests {
         let nested = |levels: usize| format!("{{\"a\":{}1{}}}", "[".repeat(levels), "]".repeat(levels));
         assert!(parse_object(nested(100).as_bytes(), "f.json").is_ok());
         assert!(refused(&nested(1_000_000)).starts_with("json-too-deep f.json: nests deeper than 128 levels"));
+    }
+
+    #[test]
+    fn a_text_of_too_many_values_is_refused() {
+        let zeros = |n: usize| format!("{{\"a\":[{}0]}}", "0,".repeat(n - 1));
+        assert!(parse_object(zeros(VALUES - 2).as_bytes(), "f.json").is_ok());
+        let message = refused(&zeros(VALUES - 1));
+        assert!(
+            message.starts_with("json-too-large f.json: passes the limit of 4000000 values at line 1"),
+            "{message}"
+        );
     }
 
     #[test]

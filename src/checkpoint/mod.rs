@@ -30,6 +30,16 @@ pub struct Checkpoint {
 }
 
 /// Everything that opening a checkpoint found, good and bad.
+///
+/// The codes of its problems: `folder-missing`, `folder-is-file`, `folder-unreadable`; for config.json and the weights
+/// as such `config-missing`, `weights-missing`; for any file `file-missing`, `file-broken-link`, `file-not-regular`,
+/// `file-unreadable`, `file-too-large`; for the JSON in one `json-empty`, `json-encoding`, `json-syntax`,
+/// `json-truncated`, `json-not-object`, `json-duplicate-key`, `json-nonfinite`, `json-too-deep`, `json-too-large`; for
+/// an index `index-weight-map`, `index-file-name`, `index-tensor-missing`; for a safetensors file `shard-empty`,
+/// `shard-truncated`, `shard-trailing-bytes`, `shard-not-safetensors`, `header-length`, `header-start`,
+/// `header-metadata`; for a tensor in one `tensor-entry`, `tensor-offsets`, `tensor-size`, `tensor-overlap`,
+/// `tensor-hole`, `tensor-ambiguous`. Of its notes: `index-ignored`, `index-total-size`, `shard-stray`,
+/// `tensor-duplicate`, `tensor-not-in-index`.
 pub struct Opened {
     /// `None` when config.json is unusable.
     pub config: Option<Config>,

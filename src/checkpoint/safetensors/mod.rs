@@ -31,7 +31,7 @@ pub struct SafetensorsFolder {
 
 /// Everything that opening a folder of safetensors found.
 pub struct OpenedFolder {
-    /// The tensors that can be read; `None` when no file has a usable header.
+    /// The tensors that can be read; `None` when there is no usable index, or no file with a usable header.
     pub source: Option<SafetensorsFolder>,
     /// Tensors that the checkpoint promises and that `problems` already speaks of: none of them is in `source`.
     pub unavailable: BTreeSet<String>,
@@ -141,7 +141,7 @@ impl OpenedFolder {
         self.note_strays(&listing, &names, folder);
         let shards = self.open_files(folder, &names, index.as_ref());
         self.merge(shards, index, &index_path);
-        let empty = self.source.as_ref().is_some_and(|source| source.tensors.is_empty());
+        let empty = self.source.as_ref().is_none_or(|source| source.tensors.is_empty());
         if empty && self.problems.is_empty() {
             let message = "holds no tensors: expected a model's weights".to_owned();
             self.problems.push(Problem::new("weights-missing", folder.display().to_string(), message));
@@ -260,7 +260,7 @@ impl OpenedFolder {
             if copies.peek().is_some() {
                 let message = format!(
                     "holds copies of tensors that the index places elsewhere ({}): the index decides, these copies \
-                     are not read",
+                     are not read here, but may be by a loader that reads every file",
                     quote_list(copies)
                 );
                 self.notes.push(Problem::new("tensor-duplicate", shard.file.path.display().to_string(), message));
