@@ -1,7 +1,8 @@
 //! config.json as a file: found, bounded, strictly parsed. What its keys mean is not known here.
 
 use super::folder::Listing;
-use super::{files, json, sha256_hex};
+use super::{files, json};
+use crate::digest::sha256_hex;
 use crate::problem::Problem;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! A checkpoint that is held in memory: made in code, or copied from another source.
 
-use super::{Dtype, Source, SourceFile, TensorInfo, sha256_hex, to_hex};
+use super::{Dtype, Source, SourceFile, TensorInfo};
+use crate::digest::{sha256_hex, to_hex};
 use crate::problem::quote;
 use anyhow::{Context, ensure};
 use sha2::{Digest, Sha256};

@@ -17,7 +17,6 @@ pub use safetensors::SafetensorsFolder;
 pub use source::{Source, SourceFile, TensorInfo};
 
 use crate::problem::Problem;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -87,12 +86,4 @@ impl Opened {
             _ => Err(self.problems),
         }
     }
-}
-
-fn sha256_hex(bytes: &[u8]) -> String {
-    to_hex(&Sha256::digest(bytes))
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -143,5 +143,5 @@ fn hash(logits: &Matrix<f32>) -> String {
     for value in logits.data() {
         sha.update(value.to_le_bytes());
     }
-    crate::model::plan::hex(&sha.finalize())
+    crate::digest::to_hex(&sha.finalize())
 }

@@ -1,7 +1,10 @@
 //! The executor seam: the two operations in which all the work is.
 
-use super::{session::Kv, weights::Tile};
-use crate::ops::{Float, Matrix, attention::AttentionSpec};
+use super::weights::Tile;
+use crate::ops::{
+    Float, Matrix,
+    attention::{AttentionSpec, Kv},
+};
 
 /// `linear` and `attend`; everything else is shared by all executors.
 pub trait Kernels<F: Float>: Sync {

@@ -1,6 +1,7 @@
 //! What a sequence remembers between two passes.
 
 use crate::model::plan::{Mixer, Plan};
+use crate::ops::attention::Kv;
 use crate::ops::{Float, Matrix};
 
 /// The state of one sequence: per layer what its mixer keeps, and how many tokens it has seen.
@@ -15,13 +16,6 @@ pub struct Session<F> {
 #[derive(Debug, Clone)]
 pub enum LayerState<F> {
     Kv(Kv<F>),
-}
-
-/// Keys (after RoPE) and values of every token so far, `[slots, num_key_value_heads * head_dim]` each.
-#[derive(Debug, Clone)]
-pub struct Kv<F> {
-    pub keys: Matrix<F>,
-    pub values: Matrix<F>,
 }
 
 impl<F: Float> Session<F> {

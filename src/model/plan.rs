@@ -1,10 +1,10 @@
 //! A plan: what a checkpoint computes, family-neutral and with every number resolved.
 
+use crate::digest::sha256_hex;
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::Rope;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 /// A decoder-only language model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -119,7 +119,7 @@ impl Plan {
     /// weights.
     pub fn sha256(&self) -> String {
         let json = serde_json::to_vec(self).expect("a plan holds nothing that JSON can't");
-        hex(&Sha256::digest(json))
+        sha256_hex(&json)
     }
 
     /// Stored elements that the plan uses, a tied head counted once.
@@ -163,9 +163,4 @@ impl Layer {
             linear(l, f);
         }
     }
-}
-
-/// Lowercase hex digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -25,17 +25,23 @@ impl AttentionSpec {
     }
 }
 
+/// Keys (after RoPE) and values of every token so far, `[slots, num_key_value_heads * head_dim]` each.
+#[derive(Debug, Clone)]
+pub struct Kv<F> {
+    pub keys: Matrix<F>,
+    pub values: Matrix<F>,
+}
+
 /// One head of one query: sequential dot products `q . k` times the scale, softmax, then the values in ascending slot
 /// order.
 ///
-/// `q` and `out` are `[head_dim]`, `keys` and `values` `[slots, num_key_value_heads * head_dim]`; `scores` is scratch.
+/// `q` and `out` are `[head_dim]`; `scores` is scratch.
 pub fn attend<F: Float>(
     spec: &AttentionSpec,
     head: usize,
     slot: usize,
     q: &[F],
-    keys: &Matrix<F>,
-    values: &Matrix<F>,
+    kv: &Kv<F>,
     scores: &mut Vec<F>,
     out: &mut [F],
 ) {
@@ -46,7 +52,7 @@ pub fn attend<F: Float>(
     scores.clear();
     for s in visible.clone() {
         let mut dot = F::ZERO;
-        for (&a, &b) in q.iter().zip(&keys.row(s)[columns.clone()]) {
+        for (&a, &b) in q.iter().zip(&kv.keys.row(s)[columns.clone()]) {
             dot += a * b;
         }
         scores.push(dot * scale);
@@ -54,7 +60,7 @@ pub fn attend<F: Float>(
     softmax(scores);
     out.fill(F::ZERO);
     for (s, &p) in visible.zip(scores.iter()) {
-        for (o, &v) in out.iter_mut().zip(&values.row(s)[columns.clone()]) {
+        for (o, &v) in out.iter_mut().zip(&kv.values.row(s)[columns.clone()]) {
             *o += p * v;
         }
     }
@@ -84,10 +90,9 @@ mod tests {
 
     #[test]
     fn zero_scores_average_the_visible_values() {
-        let keys = Matrix::filled(3, 1, 0.0f32);
-        let values = Matrix::from_vec(3, 1, vec![100.0f32, 2.0, 4.0]);
+        let kv = Kv { keys: Matrix::filled(3, 1, 0.0f32), values: Matrix::from_vec(3, 1, vec![100.0, 2.0, 4.0]) };
         let mut out = [0.0];
-        attend(&spec(Some(2)), 1, 2, &[1.0], &keys, &values, &mut Vec::new(), &mut out);
+        attend(&spec(Some(2)), 1, 2, &[1.0], &kv, &mut Vec::new(), &mut out);
         assert_eq!(out, [3.0]);
     }
 }

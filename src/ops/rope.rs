@@ -74,7 +74,7 @@ impl Rope {
             let max = max_position_embeddings;
             let stretch = f(factor) * F::from_usize(length.max(max)) / F::from_usize(max) - f(factor - 1.0);
             let exponent = self.dim as f64 / (self.dim as f64 - 2.0);
-            theta = theta * stretch.pow(f(exponent));
+            theta *= stretch.pow(f(exponent));
         }
         let half = self.dim / 2;
         // theta^(2i/dim): the wavelength of pair i over 2 pi.

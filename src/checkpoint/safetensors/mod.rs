@@ -5,7 +5,8 @@ mod index;
 mod shard;
 
 use super::folder::Listing;
-use super::{Source, SourceFile, TensorInfo, sha256_hex, to_hex};
+use super::{Source, SourceFile, TensorInfo};
+use crate::digest::{sha256_hex, to_hex};
 use crate::problem::{Problem, quote, quote_list};
 use anyhow::{Context, ensure};
 use header::{Entry, tensor_place};

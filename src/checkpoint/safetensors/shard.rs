@@ -3,8 +3,9 @@
 //! Not memory-mapped: a file that is cut off while it is being read is an error here, and would be a fatal signal
 //! there.
 
-use super::super::{SourceFile, files, to_hex};
+use super::super::{SourceFile, files};
 use super::header::{self, Header};
+use crate::digest::to_hex;
 use crate::problem::Problem;
 use anyhow::{Context, bail, ensure};
 use sha2::{Digest, Sha256};

@@ -3,8 +3,8 @@
 //! The order binds the sum of one output, not which outputs are computed together: several tokens and several weight
 //! rows advance side by side, each with its own accumulator.
 
-use super::{kernels::Kernels, session::Kv, weights::Tile};
-use crate::ops::attention::{AttentionSpec, attend};
+use super::{kernels::Kernels, weights::Tile};
+use crate::ops::attention::{AttentionSpec, Kv, attend};
 use crate::ops::{Float, Matrix};
 use rayon::prelude::*;
 
@@ -48,7 +48,7 @@ impl<F: Float> Kernels<F> for Reference {
         out.data_mut().par_chunks_mut(spec.head_dim).enumerate().for_each_init(Vec::new, |scores, (at, out)| {
             let (t, head) = (at / spec.num_attention_heads, at % spec.num_attention_heads);
             let q = &q.row(t)[head * spec.head_dim..][..spec.head_dim];
-            attend(spec, head, past + t, q, &kv.keys, &kv.values, scores, out);
+            attend(spec, head, past + t, q, kv, scores, out);
         });
         out
     }
