@@ -1,12 +1,13 @@
 //! `oracle self-test`: proof that this machine gives the bits that were promised.
 
 use super::Exit;
-use crate::checkpoint::{Source, load_resident};
+use crate::checkpoint::{Config, Source, load_resident};
 use crate::exec::{Executor, Input, Rows, Session, reference::Reference};
 use crate::model::pack::SelfTest;
 use crate::model::{Pack, Plan, close_books, synthetic};
 use crate::ops::Matrix;
 use crate::oracle::output::to_standard_output;
+use crate::problem::sentences;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
@@ -61,20 +62,24 @@ struct Outcome {
 
 fn test(pack: &Pack) -> Result<Outcome> {
     let (config, tensors) = synthetic::checkpoint(pack)?;
-    let streamed = on_disk(&tensors)?;
-    let resident = load_resident(streamed.1.as_ref())?;
-    let books = close_books(&config, &resident, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
-    let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| format!("{:?}", books.problems))?;
+    let (_folder, streamed) = on_disk(&tensors)?;
+    let resident = load_resident(streamed.as_ref())?;
+    compare(pack, &config, streamed.as_ref(), &resident)
+}
+
+/// Holds every way of computing the logits against one, and that against the promise.
+fn compare(pack: &Pack, config: &Config, streamed: &dyn Source, resident: &dyn Source) -> Result<Outcome> {
+    let books = close_books(config, resident, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| sentences(&books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
     let whole = usize::MAX;
-    let expected = logits(&plan, &resident, tokens, &[tokens.len()], 1, whole)?;
+    let expected = logits(&plan, resident, tokens, &[tokens.len()], 1, whole)?;
     let hash = hash(&expected);
     let mut failures = Vec::new();
     if hash != *logits_sha256 {
         failures.push(format!("the logits' bits are not those that were promised: sha256 {logits_sha256}"));
     }
-    let source = streamed.1.as_ref();
     let mut check = |what: &str, got: Matrix<f32>| {
         let differs = got.data().iter().zip(expected.data()).position(|(a, b)| a.to_bits() != b.to_bits());
         if got.rows() != expected.rows() || differs.is_some() {
@@ -82,13 +87,13 @@ fn test(pack: &Pack) -> Result<Outcome> {
         }
     };
     let n = tokens.len();
-    check("streaming from a file row by row", logits(&plan, source, tokens, &[n], 1, 1)?);
-    check("streaming from a file", logits(&plan, source, tokens, &[n], 2, 4096)?);
+    check("streaming from a file row by row", logits(&plan, streamed, tokens, &[n], 1, 1)?);
+    check("streaming from a file", logits(&plan, streamed, tokens, &[n], 2, 4096)?);
     for threads in THREADS {
-        check(&format!("{threads} threads"), logits(&plan, &resident, tokens, &[n], threads, whole)?);
+        check(&format!("{threads} threads"), logits(&plan, resident, tokens, &[n], threads, whole)?);
     }
-    check("prefill and one decode step", logits(&plan, &resident, tokens, &[n - 1, 1], 2, whole)?);
-    check("decoding token by token", logits(&plan, &resident, tokens, &vec![1; n], 1, whole)?);
+    check("prefill and one decode step", logits(&plan, resident, tokens, &[n - 1, 1], 2, whole)?);
+    check("decoding token by token", logits(&plan, resident, tokens, &vec![1; n], 1, whole)?);
     Ok(Outcome { hash, failures })
 }
 
@@ -107,7 +112,7 @@ fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn S
     let views = views.collect::<Result<Vec<_>>>()?;
     safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors"))?;
     let opened = crate::checkpoint::SafetensorsFolder::open(folder.path());
-    ensure!(opened.problems.is_empty(), "{:?}", opened.problems);
+    ensure!(opened.problems.is_empty(), sentences(&opened.problems));
     Ok((folder, Box::new(opened.source.context("the folder has tensors")?)))
 }
 
@@ -144,4 +149,42 @@ fn hash(logits: &Matrix<f32>) -> String {
         sha.update(value.to_le_bytes());
     }
     crate::digest::to_hex(&sha.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::MemorySource;
+
+    /// The first pack's checkpoint, with one bit of one weight altered.
+    fn altered(pack: &Pack) -> (Config, MemorySource, MemorySource) {
+        let (config, mut tensors) = synthetic::checkpoint(pack).unwrap();
+        let sound = MemorySource::new(tensors.clone()).unwrap();
+        let (_, _, bytes) = tensors.get_mut("model.layers.1.self_attn.v_proj.weight").unwrap();
+        bytes[0] ^= 1;
+        (config, sound, MemorySource::new(tensors).unwrap())
+    }
+
+    #[test]
+    fn one_bit_of_one_weight_breaks_the_promise() {
+        let pack = &Pack::embedded()[0];
+        let (config, sound, altered) = altered(pack);
+        assert!(compare(pack, &config, &sound, &sound).unwrap().failures.is_empty());
+        let outcome = compare(pack, &config, &altered, &altered).unwrap();
+        assert_ne!(outcome.hash, pack.self_test.logits_sha256);
+        let [only] = &outcome.failures[..] else { panic!("expected one failure, found {:?}", outcome.failures) };
+        assert!(
+            only.contains("not those that were promised") && only.contains(&pack.self_test.logits_sha256),
+            "{only}"
+        );
+    }
+
+    #[test]
+    fn a_stream_that_gives_other_bits_is_noticed() {
+        let pack = &Pack::embedded()[0];
+        let (config, sound, altered) = altered(pack);
+        let outcome = compare(pack, &config, &altered, &sound).unwrap();
+        assert_eq!(outcome.failures.len(), 2, "{:?}", outcome.failures);
+        assert!(outcome.failures.iter().all(|f| f.starts_with("streaming from a file")), "{:?}", outcome.failures);
+    }
 }

@@ -2,7 +2,11 @@
 
 use super::keys::{Found, Keys, Reported, positive};
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::problem::{quote, visible};
 use serde_json::{Map, Value};
+
+/// The keys beside those of a RoPE object that [`read`] reads.
+pub const KEYS: [&str; 4] = ["rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"];
 
 const KINDS: [&str; 6] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
 
@@ -19,6 +23,9 @@ pub fn read(
     if let (Some(l), Some(m)) = (legacy, modern)
         && l != m
     {
+        for key in KEYS {
+            keys.raw(key);
+        }
         return Err(keys.report(
             "config-contradiction",
             "rope_scaling",
@@ -67,7 +74,7 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer) -> Result<
         return Err(keys.report(
             "rope-type",
             "rope_type",
-            format!("unknown kind \"{kind}\"; known are {}", KINDS.join(", ")),
+            format!("unknown kind {}; known are {}", quote(kind), KINDS.join(", ")),
         ));
     }
     let scaling = match kind {
@@ -187,7 +194,11 @@ fn same<T: PartialEq + std::fmt::Display>(keys: &mut Keys<'_>, key: &str, a: Opt
         (Some(a), Some(b)) if a != b => Err(keys.report(
             "config-contradiction",
             key,
-            format!("stands in two places with different values, {a} and {b}"),
+            format!(
+                "stands in two places with different values, {} and {}",
+                visible(&a.to_string()),
+                visible(&b.to_string())
+            ),
         )),
         (a, b) => Ok(a.or(b)),
     }
