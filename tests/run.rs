@@ -226,11 +226,9 @@ fn a_run_ends_with_one_summary_line_unless_it_is_quiet() {
     assert_eq!(outcome(run(&["1", "-q"])).2, "");
 }
 
+#[cfg(unix)]
 #[test]
 fn a_pipe_is_written_in_place() {
-    if !cfg!(unix) {
-        return;
-    }
     let expected = written(run(&TOKENS));
     assert_eq!(written(run(&["17,3,5,0,29", "-o", "/dev/stdout"])), expected);
     run(&["1", "-o", "/dev/null"]).assert().success();
@@ -266,7 +264,9 @@ fn a_runner_writes_the_file_that_the_driver_names() {
 #[test]
 fn a_runner_that_fails_says_why_and_writes_nothing() {
     let copy = Copy::of("llama-plain");
-    for (tokens, wanted) in [(&["1", "61"][..], "61 is beyond the vocabulary of 61"), (&[], "no tokens"), (&["x"], "`x`")] {
+    for (tokens, wanted) in
+        [(&["1", "61"][..], "61 is beyond the vocabulary of 61"), (&[], "no tokens"), (&["x"], "`x`")]
+    {
         let (code, stdout, stderr) = outcome(runner(&copy, tokens));
         assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
         assert_says(&stderr, &[wanted]);

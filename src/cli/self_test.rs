@@ -7,8 +7,8 @@ use crate::model::pack::SelfTest;
 use crate::model::{Pack, Plan, close_books, synthetic};
 use crate::ops::Matrix;
 use crate::oracle::output::to_standard_output;
-use crate::problem::sentences;
-use anyhow::{Context, Result, ensure};
+use crate::problem::{quote, sentences};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -34,7 +34,10 @@ pub struct SelfTestArgs {
 pub fn run(args: &SelfTestArgs) -> Result<Exit> {
     let packs: Vec<&Pack> =
         Pack::embedded().iter().filter(|p| args.pack.as_ref().is_none_or(|name| p.name == *name)).collect();
-    ensure!(!packs.is_empty(), "no pack {}; oracle packs lists them", args.pack.as_deref().unwrap_or("at all"));
+    if let (Some(name), true) = (&args.pack, packs.is_empty()) {
+        let known: Vec<&str> = Pack::embedded().iter().map(|p| p.name.as_str()).collect();
+        bail!("no pack {}; there are {}", quote(name), known.join(", "));
+    }
     let mut lines = Vec::new();
     let mut failed = 0;
     for pack in &packs {
@@ -46,9 +49,11 @@ pub fn run(args: &SelfTestArgs) -> Result<Exit> {
     }
     let threads = THREADS.map(|n| n.to_string()).join(", ");
     lines.push(format!("each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
-    lines.push(match failed {
-        0 => format!("{} packs passed on {} {}", packs.len(), std::env::consts::ARCH, std::env::consts::OS),
-        n => format!("{n} of {} packs FAILED on {} {}", packs.len(), std::env::consts::ARCH, std::env::consts::OS),
+    let machine = format!("{} {}", std::env::consts::ARCH, std::env::consts::OS);
+    lines.push(match (failed, packs.len()) {
+        (0, 1) => format!("1 pack passed on {machine}"),
+        (0, all) => format!("{all} packs passed on {machine}"),
+        (some, all) => format!("{some} of {all} packs FAILED on {machine}"),
     });
     to_standard_output(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))?;
     Ok(if failed == 0 { Exit::Done } else { Exit::Different })
