@@ -6,7 +6,6 @@ use checkpoint_oracle::checkpoint::{self, Source, load_resident};
 use checkpoint_oracle::exec::{Executor, Input, Rows, Session, reference::Reference};
 use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::ops::{Float, Matrix};
-use common::*;
 
 /// Between them: windows shorter than the prompt, dynamic and longrope tables that change within it, shards, mixed
 /// dtypes, odd sizes, biases, QK-norm, tied heads.

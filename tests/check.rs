@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Stdio;
 
 #[track_caller]
@@ -140,7 +141,8 @@ fn the_json_report_has_its_documented_keys() {
     assert_eq!((&report["ok"], &report["pack"]), (&json!(true), &json!("qwen3")));
     assert_eq!(report["problems"], json!([]));
     assert_eq!(report["census"].as_object().unwrap().keys().collect::<Vec<_>>(), ["F16"]);
-    assert_eq!(report["files"][0]["path"], "fixtures/qwen3-window-llama3/model.safetensors");
+    let path = Path::new("fixtures/qwen3-window-llama3").join("model.safetensors");
+    assert_eq!(report["files"][0]["path"], path.display().to_string());
     let plan = &report["plan"];
     assert_eq!((&plan["vocab_size"], &plan["ropes"][0]["rope_type"]), (&json!(55), &json!("llama3")));
     let windows: Vec<&Value> =

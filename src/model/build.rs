@@ -110,7 +110,11 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
     let architectures = keys.read("architectures", "a list of texts", |v| {
         v.as_array()?.iter().map(|a| a.as_str()).collect::<Option<Vec<&str>>>()
     });
-    let (model_type, architectures) = (model_type?, architectures?.unwrap_or_default());
+    let (model_type, architectures) = match (model_type?, architectures) {
+        // The family is known all the same.
+        (Some(model_type), Err(Reported)) => (Some(model_type), vec![]),
+        (model_type, architectures) => (model_type, architectures?.unwrap_or_default()),
+    };
     let (pack, why) = match model_type {
         Some(t) => match packs.iter().find(|p| p.model_types.iter().any(|m| m == t)) {
             Some(pack) => (pack, format!("model_type {}", quote(t))),
