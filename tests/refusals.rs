@@ -476,6 +476,16 @@ fn a_tensor_that_is_missing_or_surplus() {
     assert!(
         fs::read_to_string(copy.out()).unwrap().contains("\nallowed_unused\tmodel.layers.1.self_attn.q_proj.bias\n")
     );
+    // A name that would break the file's lines is escaped in it.
+    let copy = Copy::of("llama-plain").tensors(|tensors| {
+        tensors.insert("a\tb\nc".into(), (Dtype::F32, vec![1], f32s([0.0])));
+    });
+    copy.assert_refused(&["tensor `a\\tb\\nc`: surplus"]);
+    let mut command = copy.run("1 2 3");
+    command.args(["--allow-unused", "a\tb\nc"]);
+    assert_eq!(outcome(command).0, 0);
+    let allowed = read(&copy.out()).receipts.into_iter().find(|(key, _)| key == "allowed_unused");
+    assert_eq!(allowed.unwrap().1, "a\\tb\\nc");
     // What the pack declares without effect is said, and harmless.
     let ignorable = Copy::of("llama-plain").tensors(|tensors| {
         let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
@@ -709,6 +719,28 @@ fn a_full_disk_is_an_error_that_leaves_nothing() {
 
 #[cfg(unix)]
 #[test]
+fn a_file_that_cannot_grow_is_an_error_that_leaves_nothing() {
+    // A limit of no bytes per file: the temporary file can be made, but not written.
+    let copy = Copy::of("llama-plain");
+    let run = |limit: &str| {
+        let mut command = assert_cmd::Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; ulimit -f $0; exec \"$@\"", limit]);
+        command.arg(assert_cmd::cargo::cargo_bin("oracle")).arg("run").arg(copy.path()).args(["1", "2", "-o"]);
+        command.arg(copy.out());
+        outcome(command)
+    };
+    let (code, _, stderr) = run("0");
+    assert_eq!(code, 2, "{stderr}");
+    assert_says(&stderr, &["out.tsv: cannot be written: File too large"]);
+    assert_eq!(copy.left(), [""; 0]);
+    fs::write(copy.out(), OLD).unwrap();
+    assert_eq!(run("0").0, 2);
+    copy.assert_old_file();
+    assert_eq!(run("unlimited").0, 0);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_read_only_folder_is_refused_where_the_system_enforces_it() {
     use std::os::unix::fs::PermissionsExt;
     let copy = Copy::of("llama-plain");
@@ -830,6 +862,18 @@ fn a_pack_changes_what_its_fields_say() {
     let (code, stdout, _) = outcome(copy.check(&format!("--pack {pack}")));
     assert_eq!(code, 0, "{stdout}");
     assert_says(&stdout, &["hidden_act gelu\n", "eps 0.25\n", "rope_theta 500000,"]);
+}
+
+#[test]
+fn a_pack_of_the_users_comes_before_the_built_in_ones() {
+    let copy = Copy::of("llama-plain");
+    let text = MINE.replace("my_llama", "llama") + "[fields]\nnorm_eps = { value = 0.5 }\n";
+    let pack =
+        copy.beside("mine.toml", &text.replace("[\"pretraining_tp\"]", "[\"pretraining_tp\", \"rms_norm_eps\"]"));
+    let (code, stdout, _) = outcome(copy.check(&format!("--pack {}", pack.display())));
+    assert_eq!(code, 0, "{stdout}");
+    assert_says(&stdout, &["mine, because of model_type `llama`\n", "eps 0.5\n"]);
+    assert!(!stdout.contains("is not used"), "{stdout}");
 }
 
 #[test]

@@ -276,6 +276,11 @@ fn a_runner_that_fails_says_why_and_writes_nothing() {
         copy.assert_old_file();
         fs::remove_file(copy.out()).unwrap();
     }
+    let mut command = words("fixtures/llama-plain 1 2");
+    command.env("MEMRA_ORACLE_OUT", copy.path().join("missing/out.tsv"));
+    let (code, stdout, stderr) = outcome(command);
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    assert_says(&stderr, &["missing does not exist"]);
     let copy = Copy::of("llama-plain").set("hidden_act", "tanh".into());
     let (code, _, stderr) = outcome(runner(&copy, &["1"]));
     assert_eq!(code, 2);

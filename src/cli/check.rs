@@ -23,6 +23,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
 
+    /// A table for people, or everything for machines
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_number_is_shown_in_the_short_form() {
-        let shown = [0.0, 1e-5, 0.01, 500_000.0, 1.138_629_436_111_989_1, 1e300].map(number);
+        let shown = [0.0, 1e-5, 0.01, 500_000.0, 1.138_629_436_111_989, 1e300].map(number);
         assert_eq!(shown, ["0", "1e-5", "0.01", "500000", "1.138629436111989", "1e300"]);
     }
 
