@@ -48,7 +48,7 @@ pub fn run(args: &SelfTestArgs) -> Result<Exit> {
         failed += usize::from(!outcome.failures.is_empty());
     }
     let threads = THREADS.map(|n| n.to_string()).join(", ");
-    lines.push(format!("each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
+    lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
     let machine = format!("{} {}", std::env::consts::ARCH, std::env::consts::OS);
     lines.push(match (failed, packs.len()) {
         (0, 1) => format!("1 pack passed on {machine}"),
