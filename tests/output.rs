@@ -116,6 +116,17 @@ mod unix {
     }
 
     #[test]
+    fn who_reads_the_old_file_keeps_reading_it_whole() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("out.tsv");
+        fs::write(&path, "old").unwrap();
+        let reader = fs::File::open(&path).unwrap();
+        write(&path, "new").unwrap();
+        assert_eq!(io::read_to_string(reader).unwrap(), "old");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    }
+
+    #[test]
     fn a_symbolic_link_stays_and_what_it_names_is_replaced() {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join("real")).unwrap();
