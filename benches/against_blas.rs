@@ -23,8 +23,20 @@ mod blas {
     #[cfg_attr(not(target_os = "macos"), link(name = "openblas"))]
     unsafe extern "C" {
         fn cblas_sgemm(
-            order: i32, ta: i32, tb: i32, m: i32, n: i32, k: i32, alpha: f32, a: *const f32, lda: i32, b: *const f32,
-            ldb: i32, beta: f32, c: *mut f32, ldc: i32,
+            order: i32,
+            ta: i32,
+            tb: i32,
+            m: i32,
+            n: i32,
+            k: i32,
+            alpha: f32,
+            a: *const f32,
+            lda: i32,
+            b: *const f32,
+            ldb: i32,
+            beta: f32,
+            c: *mut f32,
+            ldc: i32,
         );
         fn openblas_set_num_threads(n: i32);
         fn openblas_get_corename() -> *const std::ffi::c_char;
@@ -54,7 +66,10 @@ mod blas {
     pub fn main() {
         let core = unsafe { std::ffi::CStr::from_ptr(openblas_get_corename()) };
         println!("OpenBLAS kernels: {}", core.to_string_lossy());
-        println!("{:>12} {:>7} {:>6}  {:>12} {:>12} {:>6}", "shape", "threads", "tokens", "ours GF/s", "BLAS GF/s", "ratio");
+        println!(
+            "{:>12} {:>7} {:>6}  {:>12} {:>12} {:>6}",
+            "shape", "threads", "tokens", "ours GF/s", "BLAS GF/s", "ratio"
+        );
         for (cols, rows) in [(4096usize, 4096usize), (1024, 8192)] {
             let weights = noise(rows * cols);
             let bytes: Vec<u8> = weights.iter().flat_map(|w| ((w.to_bits() >> 16) as u16).to_le_bytes()).collect();
@@ -63,7 +78,7 @@ mod blas {
             for threads in [1usize, 2] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 unsafe { openblas_set_num_threads(threads as i32) };
-                for tokens in [1usize, 8, 64, 256] {
+                for tokens in [1usize, 2, 4, 8, 16, 64, 256] {
                     let x = Matrix::from_vec(tokens, cols, noise(tokens * cols));
                     let mut out = Matrix::filled(tokens, rows, 0.0f32);
                     let mut c = vec![0.0f32; tokens * rows];
@@ -73,8 +88,20 @@ mod blas {
                         ours.push(pool.install(|| time(|| Kernels::<f32>::linear(&kernels, &x, &tile, &mut out, 0))));
                         theirs.push(time(|| unsafe {
                             cblas_sgemm(
-                                101, 111, 112, tokens as i32, rows as i32, cols as i32, 1.0, x.data().as_ptr(),
-                                cols as i32, exact.as_ptr(), cols as i32, 0.0, c.as_mut_ptr(), rows as i32,
+                                101,
+                                111,
+                                112,
+                                tokens as i32,
+                                rows as i32,
+                                cols as i32,
+                                1.0,
+                                x.data().as_ptr(),
+                                cols as i32,
+                                exact.as_ptr(),
+                                cols as i32,
+                                0.0,
+                                c.as_mut_ptr(),
+                                rows as i32,
                             )
                         }));
                     }
@@ -83,7 +110,12 @@ mod blas {
                     let flops = 2.0 * (tokens * rows * cols) as f64 / 1e9;
                     let (ours, theirs) = (median(ours), median(theirs));
                     let shape = format!("{cols}->{rows}");
-                    println!("{shape:>12} {threads:>7} {tokens:>6}  {:12.1} {:12.1} {:6.2}", flops / ours, flops / theirs, theirs / ours);
+                    println!(
+                        "{shape:>12} {threads:>7} {tokens:>6}  {:12.1} {:12.1} {:6.2}",
+                        flops / ours,
+                        flops / theirs,
+                        theirs / ours
+                    );
                 }
             }
         }

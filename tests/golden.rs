@@ -1,7 +1,10 @@
 //! Every fixture against transformers: the float64 truth and transformers' own float32 logits (oracles/README.md).
 
 use checkpoint_oracle::checkpoint::{self, Source};
-use checkpoint_oracle::exec::{Executor, Input, Rows, Session, reference::{Reference, Vectors}};
+use checkpoint_oracle::exec::{
+    Executor, Input, Rows, Session,
+    reference::{Reference, Vectors},
+};
 use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::ops::{Float, Matrix};
 use safetensors::{Dtype, SafeTensors};

@@ -24,14 +24,17 @@ impl Tile<'_> {
 
     /// Decodes the columns of row `r` from `first` on, as many as `out` takes; both ends lie on the format's blocks
     /// or at the row's end. `scratch` holds the float32 values on the way to a wider float.
+    #[inline(always)]
     pub fn decode<F: Float>(&self, r: usize, first: usize, scratch: &mut Vec<f32>, out: &mut [F]) {
+        let bytes = self.bytes_of(r, first, out.len());
+        F::fill_from_f32(out, scratch, |values| self.decoder.decode(bytes, values));
+    }
+
+    /// Stored bytes of `count` columns of row `r` from `first` on.
+    #[inline(always)]
+    pub fn bytes_of(&self, r: usize, first: usize, count: usize) -> &[u8] {
         let at = |column: usize| column / self.decoder.block_elements() * self.decoder.block_bytes();
-        let bytes = &self.row(r)[at(first)..at(first + out.len())];
-        scratch.resize(out.len(), 0.0);
-        self.decoder.decode(bytes, scratch);
-        for (o, &v) in out.iter_mut().zip(scratch.iter()) {
-            *o = F::from_f32(v);
-        }
+        &self.row(r)[at(first)..at(first + count)]
     }
 }
 

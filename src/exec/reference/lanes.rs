@@ -26,6 +26,19 @@ pub trait Lanes<F>: Copy {
     unsafe fn transpose(from: *const F, from_stride: usize, to: *mut F, to_stride: usize);
 }
 
+/// Asks the processor to bring these bytes into the cache, where it can be asked.
+#[inline(always)]
+pub fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 processor has the instruction, and it does nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 /// Plain code, for any float type and any processor.
 #[derive(Clone, Copy)]
 pub struct Portable<F>([F; 8]);
@@ -209,7 +222,8 @@ pub mod x86 {
                 for c in 0..4 {
                     let [a, b, d, e] = [fours[c], fours[4 + c], fours[8 + c], fours[12 + c]];
                     // Lanes 0 and 2, then 1 and 3, of two groups of rows each.
-                    let (even_low, even_high) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(d, e));
+                    let (even_low, even_high) =
+                        (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(d, e));
                     let (odd_low, odd_high) = (_mm512_shuffle_f32x4::<0xdd>(a, b), _mm512_shuffle_f32x4::<0xdd>(d, e));
                     let columns = [
                         _mm512_shuffle_f32x4::<0x88>(even_low, even_high),

@@ -1,10 +1,10 @@
 //! `linear` in exact order: stored rows are decoded and transposed slice by slice, panels are spread over the threads.
 
-use super::lanes::Lanes;
-use super::level::{Level, Vectors};
-use super::panel::{self, DEPTH, MAX_ROWS, Packed, Work};
+use super::lanes::{Lanes, prefetch};
+use super::panel::{self, DEPTH, MAX_ROWS, Packed};
+use super::vectors::{Vectors, Work};
 use crate::exec::weights::Tile;
-use crate::ops::{Float, Matrix};
+use crate::ops::{Float, Level, Matrix};
 use rayon::prelude::*;
 
 /// See [`Kernels::linear`](crate::exec::Kernels::linear).
@@ -67,6 +67,12 @@ impl<F: Float> Work<F> for Panels<'_, F> {
                 let depth = DEPTH.min(w.cols - column);
                 for (r, row) in scratch.decoded.chunks_exact_mut(DEPTH).take(count).enumerate() {
                     w.decode(start + r, column, &mut scratch.narrow, &mut row[..depth]);
+                    // The rows lie far apart in memory: without a hint each slice would be waited for.
+                    let (row, column) =
+                        if column + depth < w.cols { (start + r, column + depth) } else { (start + r + width, 0) };
+                    if row < w.rows {
+                        prefetch(w.bytes_of(row, column, DEPTH.min(w.cols - column)));
+                    }
                 }
                 // SAFETY: the caller has enabled V's instructions. Rows beyond `count` hold leftovers, whose sums are
                 // not read.

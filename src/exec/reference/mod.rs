@@ -5,15 +5,15 @@
 
 mod attention;
 mod lanes;
-mod level;
 mod linear;
 mod panel;
+mod vectors;
 
-pub use level::{Level, Vectors};
+pub use vectors::Vectors;
 
 use super::{kernels::Kernels, weights::Tile};
-use crate::ops::Matrix;
 use crate::ops::attention::{AttentionSpec, Kv};
+use crate::ops::{Level, Matrix};
 
 /// Name in the `engine` record of a file.
 pub const ENGINE: &str = "oracle-reference";
@@ -24,13 +24,6 @@ pub struct Reference {
     level: Level,
 }
 
-impl Default for Reference {
-    /// On the widest vectors that the processor has.
-    fn default() -> Self {
-        Self { level: Level::widest() }
-    }
-}
-
 impl Reference {
     /// On the vectors of one level.
     ///
@@ -39,6 +32,13 @@ impl Reference {
     pub fn at(level: Level) -> Self {
         assert!(level.available(), "this processor has no {level}");
         Self { level }
+    }
+}
+
+impl Default for Reference {
+    /// On the selected level, or the widest where the selection is an error.
+    fn default() -> Self {
+        Self { level: Level::selected().unwrap_or_else(|_| Level::widest()) }
     }
 }
 

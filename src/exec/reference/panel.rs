@@ -14,13 +14,6 @@ pub const TOKENS: usize = 12;
 /// No level has wider panels.
 pub const MAX_ROWS: usize = 32;
 
-/// Work that can be done on any vector type.
-pub trait Work<F> {
-    /// # Safety
-    /// The instruction set of `V` must be available, and enabled in the caller.
-    unsafe fn run<V: Lanes<F>>(self);
-}
-
 /// Activations in the order in which the kernel reads them: tokens in blocks of about TOKENS, `[block][in, tokens]`.
 pub struct Packed<F> {
     data: Vec<F>,
@@ -42,8 +35,8 @@ impl<F: Float> Packed<F> {
         for &n in &blocks {
             let block = &mut data[start * cols..(start + n) * cols];
             for (t, row) in rows.by_ref().take(n).enumerate() {
-                for (packed, &v) in block[t..].iter_mut().step_by(n).zip(row) {
-                    *packed = v;
+                for (at, &v) in block.chunks_exact_mut(n).zip(row) {
+                    at[t] = v;
                 }
             }
             start += n;
@@ -67,9 +60,15 @@ impl<F: Float> Packed<F> {
 /// `panel` is `[depth, 2 * N]`, `sums` `[tokens, 2 * N]`.
 ///
 /// # Safety
-/// As [`Work::run`].
+/// As [`Work::run`](super::vectors::Work::run).
 #[inline(always)]
-pub unsafe fn accumulate<F: Float, V: Lanes<F>>(x: &Packed<F>, first: usize, depth: usize, panel: &[F], sums: &mut [F]) {
+pub unsafe fn accumulate<F: Float, V: Lanes<F>>(
+    x: &Packed<F>,
+    first: usize,
+    depth: usize,
+    panel: &[F],
+    sums: &mut [F],
+) {
     assert!(first + depth <= x.cols && panel.len() >= depth * 2 * V::N && sums.len() >= x.tokens() * 2 * V::N);
     let mut token = 0;
     for &n in &x.blocks {
@@ -79,6 +78,17 @@ pub unsafe fn accumulate<F: Float, V: Lanes<F>>(x: &Packed<F>, first: usize, dep
         unsafe { by_tokens::<F, V>(n, depth, panel.as_ptr(), block.as_ptr(), sums.as_mut_ptr()) }
         token += n;
     }
+}
+
+/// `sums[r] += sum_i x[i] * panel[i][r]` in ascending order, for one token.
+///
+/// # Safety
+/// As [`Work::run`](super::vectors::Work::run).
+#[inline(always)]
+pub unsafe fn accumulate_one<F: Float, V: Lanes<F>>(x: &[F], panel: &[F], sums: &mut [F]) {
+    assert!(panel.len() >= x.len() * 2 * V::N && sums.len() >= 2 * V::N);
+    // SAFETY: the lengths are those that the kernel is told.
+    unsafe { kernel::<F, V, 1>(x.len(), panel.as_ptr(), x.as_ptr(), sums.as_mut_ptr()) }
 }
 
 /// Picks the kernel that is made for `n` tokens.
@@ -129,7 +139,7 @@ unsafe fn kernel<F: Float, V: Lanes<F>, const M: usize>(depth: usize, panel: *co
 /// Transposes `2 * N` rows of `depth` columns, `stride` apart, into a panel `[depth, 2 * N]`.
 ///
 /// # Safety
-/// As [`Work::run`]; `rows` holds `2 * N` rows of `depth` columns.
+/// As [`Work::run`](super::vectors::Work::run); `rows` holds `2 * N` rows of `depth` columns.
 #[inline(always)]
 pub unsafe fn transpose<F: Float, V: Lanes<F>>(rows: &[F], stride: usize, depth: usize, panel: &mut [F]) {
     let width = 2 * V::N;

@@ -1,9 +1,10 @@
-//! Which instruction set the reference runs on. No bit depends on it.
+//! Which instruction set the arithmetic runs on. No bit depends on it.
 
-use super::lanes;
-use super::panel::Work;
-use crate::ops::Float;
 use std::fmt;
+use std::sync::OnceLock;
+
+/// Names a level to run on instead of the widest one: for tests and measurements.
+pub const VARIABLE: &str = "ORACLE_SIMD";
 
 /// Instruction sets, from the one that every processor has to the widest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +38,41 @@ impl Level {
     pub fn widest() -> Self {
         Self::ALL.into_iter().rev().find(|l| l.available()).unwrap_or(Level::Portable)
     }
+
+    /// The one that the variable [`VARIABLE`] names, else the widest; the same for the whole process.
+    ///
+    /// # Errors
+    /// The variable names no level, or one that this processor has not.
+    pub fn selected() -> Result<Self, &'static str> {
+        static SELECTED: OnceLock<Result<Level, String>> = OnceLock::new();
+        let select = || match std::env::var(VARIABLE) {
+            Ok(name) if !name.is_empty() => name.parse().map_err(|e| format!("{VARIABLE}: {e}")),
+            _ => Ok(Level::widest()),
+        };
+        SELECTED.get_or_init(select).as_ref().copied().map_err(String::as_str)
+    }
+}
+
+/// Does elementwise work on the selected instruction set: loops inside `work` are compiled for it.
+pub fn elementwise<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f")]
+        fn avx512<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        #[target_feature(enable = "avx2")]
+        fn avx2<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        // SAFETY: a selected level is available.
+        match Level::selected() {
+            Ok(Level::Avx512) => return unsafe { avx512(work) },
+            Ok(Level::Avx2) => return unsafe { avx2(work) },
+            _ => {}
+        }
+    }
+    work()
 }
 
 impl std::str::FromStr for Level {
@@ -61,48 +97,4 @@ impl fmt::Display for Level {
             Level::Avx512 => "avx512",
         })
     }
-}
-
-/// A float type for which there are vectors.
-pub trait Vectors: Float {
-    /// Does the work on the widest vectors that `level` allows. `level` is available.
-    fn run<W: Work<Self>>(level: Level, work: W);
-}
-
-impl Vectors for f64 {
-    fn run<W: Work<f64>>(_: Level, work: W) {
-        // SAFETY: plain code runs anywhere.
-        unsafe { work.run::<lanes::Portable<f64>>() }
-    }
-}
-
-impl Vectors for f32 {
-    fn run<W: Work<f32>>(level: Level, work: W) {
-        // SAFETY: the caller has made sure that the level is available, and each function enables its instructions.
-        unsafe {
-            match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => avx512(work),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2(work),
-                #[cfg(target_arch = "x86_64")]
-                Level::Baseline => work.run::<lanes::x86::Sse2>(),
-                #[cfg(target_arch = "aarch64")]
-                Level::Baseline => work.run::<lanes::arm::Neon>(),
-                _ => work.run::<lanes::Portable<f32>>(),
-            }
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn avx512<W: Work<f32>>(work: W) {
-    unsafe { work.run::<lanes::x86::Avx512>() }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2<W: Work<f32>>(work: W) {
-    unsafe { work.run::<lanes::x86::Avx2>() }
 }
