@@ -74,7 +74,7 @@ mod blas {
             let weights = noise(rows * cols);
             let bytes: Vec<u8> = weights.iter().flat_map(|w| ((w.to_bits() >> 16) as u16).to_le_bytes()).collect();
             let exact: Vec<f32> = weights.iter().map(|w| f32::from_bits(w.to_bits() & 0xffff_0000)).collect();
-            let tile = Tile { decoder: Dtype::BF16.decoder().unwrap(), rows, cols, bytes: bytes.as_slice().into() };
+            let tile = Tile { decoder: Dtype::BF16.decoder().unwrap(), rows, cols, bytes: &bytes };
             for threads in [1usize, 2] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 unsafe { openblas_set_num_threads(threads as i32) };

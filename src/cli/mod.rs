@@ -92,7 +92,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match ctrlc::set_handler(|| exit_without_leftovers(130)).map_err(Into::into).and_then(|()| dispatch(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("oracle: {error:#}");
+            eprintln!("error: {error:#}");
             Exit::Trouble.into()
         }
     }

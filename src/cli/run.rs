@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Debug, Args)]
@@ -109,9 +110,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
     let bar = progress(plan, source.as_ref(), args.quiet);
     let (logits, nonfinite) = pool.install(|| match args.numeric {
-        Numeric::F32 => forward::<f32>(plan, source.as_ref(), &prompt, args.allow_nonfinite, &bar)
+        Numeric::F32 => forward::<f32>(plan, source, &prompt, args.allow_nonfinite, &bar)
             .map(|(row, bad)| (row.map(Logits::F32), bad)),
-        Numeric::F64 => forward::<f64>(plan, source.as_ref(), &prompt, args.allow_nonfinite, &bar)
+        Numeric::F64 => forward::<f64>(plan, source, &prompt, args.allow_nonfinite, &bar)
             .map(|(row, bad)| (row.map(Logits::F64), bad)),
     })?;
     bar.finish_and_clear();
@@ -226,7 +227,7 @@ fn in_vocabulary(tokens: &[u32], vocab_size: usize) -> Result<()> {
 /// The last position's logits (none where a value was not finite and that is not allowed), and the first such value.
 fn forward<F: reference::Vectors>(
     plan: &Plan,
-    source: &dyn Source,
+    source: &Arc<dyn Source>,
     prompt: &Prompt,
     allow_nonfinite: bool,
     bar: &ProgressBar,

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Thread counts that must agree.
 const THREADS: [usize; 4] = [1, 2, 3, 7];
@@ -62,8 +63,8 @@ struct Outcome {
 fn test(pack: &Pack) -> Result<Outcome> {
     let (config, tensors) = synthetic::checkpoint(pack)?;
     let streamed = on_disk(&tensors)?;
-    let resident = load_resident(streamed.1.as_ref())?;
-    let books = close_books(&config, &resident, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    let resident: Arc<dyn Source> = Arc::new(load_resident(streamed.1.as_ref())?);
+    let books = close_books(&config, resident.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
     let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| format!("{:?}", books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
@@ -74,7 +75,7 @@ fn test(pack: &Pack) -> Result<Outcome> {
     if hash != *logits_sha256 {
         failures.push(format!("the logits' bits are not those that were promised: sha256 {logits_sha256}"));
     }
-    let source = streamed.1.as_ref();
+    let source = &streamed.1;
     let mut check = |what: &str, got: Matrix<f32>| {
         let differs = got.data().iter().zip(expected.data()).position(|(a, b)| a.to_bits() != b.to_bits());
         if got.rows() != expected.rows() || differs.is_some() {
@@ -93,7 +94,7 @@ fn test(pack: &Pack) -> Result<Outcome> {
 }
 
 /// The checkpoint as a folder of safetensors, and the folder, which goes when it is dropped.
-fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn Source>)> {
+fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Arc<dyn Source>)> {
     use safetensors::{Dtype as Stored, tensor::TensorView};
     let folder = tempfile::tempdir().context("a temporary folder can't be made")?;
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
@@ -108,17 +109,17 @@ fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn S
     safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors"))?;
     let opened = crate::checkpoint::SafetensorsFolder::open(folder.path());
     ensure!(opened.problems.is_empty(), "{:?}", opened.problems);
-    Ok((folder, Box::new(opened.source.context("the folder has tensors")?)))
+    Ok((folder, Arc::new(opened.source.context("the folder has tensors")?)))
 }
 
 /// Logits of all positions, the tokens being passed in chunks of the given sizes.
 fn logits(
     plan: &Plan,
-    source: &dyn Source,
+    source: &Arc<dyn Source>,
     tokens: &[u32],
     chunks: &[usize],
     threads: usize,
-    tile_bytes: usize,
+    piece_bytes: usize,
 ) -> Result<Matrix<f32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     pool.install(|| {
@@ -132,7 +133,7 @@ fn logits(
                 positions: (first as u32..(first + n) as u32).collect(),
                 session: &mut session,
             };
-            let executor = Executor::with_tile_bytes(plan, source, &kernels, tile_bytes);
+            let executor = Executor::new(plan, source, &kernels).with_piece_bytes(piece_bytes);
             all.extend_rows(executor.run(vec![input], Rows::All, &mut ())?[0].data());
         }
         Ok(all)
