@@ -1,11 +1,15 @@
-//! What no bit depends on: tiles, streaming, threads, chunks, and what else is in the pass.
+//! What no bit depends on: how much is read at once, streaming, threads, chunks, and what else is in the pass.
 
-mod common;
+mod fixtures;
 
 use checkpoint_oracle::checkpoint::{self, Source, load_resident};
-use checkpoint_oracle::exec::{Executor, Input, Rows, Session, reference::Reference};
+use checkpoint_oracle::exec::{
+    Executor, Input, Rows, Session,
+    reference::{Reference, Vectors},
+};
 use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::ops::{Float, Matrix};
+use std::sync::Arc;
 
 /// Between them: windows shorter than the prompt, dynamic and longrope tables that change within it, shards, mixed
 /// dtypes, odd sizes, biases, QK-norm, tied heads.
@@ -22,12 +26,12 @@ const FIXTURES: [&str; 8] = [
 
 struct Loaded {
     plan: Plan,
-    source: Box<dyn Source>,
+    source: Arc<dyn Source>,
     tokens: Vec<u32>,
 }
 
 fn load(fixture: &str) -> Loaded {
-    let opened = checkpoint::open(&common::fixture(fixture));
+    let opened = checkpoint::open(&fixtures::fixture(fixture));
     let (config, source) = (opened.config.unwrap(), opened.source.unwrap());
     let books = close_books(&config, source.as_ref(), &opened.unavailable, Pack::embedded(), &[]);
     assert!(books.problems.is_empty(), "{fixture}: {:?}", books.problems);
@@ -42,7 +46,7 @@ fn bits<F: Float>(logits: &Matrix<F>) -> Vec<u64> {
     logits.data().iter().map(|v| v.to_f64().to_bits()).collect()
 }
 
-fn in_chunks<F: Float>(loaded: &Loaded, source: &dyn Source, tile: usize, chunks: &[usize]) -> Vec<u64> {
+fn in_chunks<F: Vectors>(loaded: &Loaded, source: &Arc<dyn Source>, piece: usize, chunks: &[usize]) -> Vec<u64> {
     let Loaded { plan, tokens, .. } = loaded;
     assert_eq!(chunks.iter().sum::<usize>(), tokens.len());
     let mut session = Session::<F>::new(plan, tokens.len());
@@ -54,26 +58,27 @@ fn in_chunks<F: Float>(loaded: &Loaded, source: &dyn Source, tile: usize, chunks
             positions: (first as u32..(first + n) as u32).collect(),
             session: &mut session,
         };
-        let executor = Executor::with_tile_bytes(plan, source, &Reference, tile);
+        let kernels = Reference::default();
+        let executor = Executor::new(plan, source, &kernels).with_piece_bytes(piece);
         all.extend(bits(&executor.run(vec![input], Rows::All, &mut ()).unwrap()[0]));
     }
     all
 }
 
-fn whole<F: Float>(loaded: &Loaded) -> Vec<u64> {
-    in_chunks::<F>(loaded, loaded.source.as_ref(), usize::MAX, &[loaded.tokens.len()])
+fn whole<F: Vectors>(loaded: &Loaded) -> Vec<u64> {
+    in_chunks::<F>(loaded, &loaded.source, usize::MAX, &[loaded.tokens.len()])
 }
 
 #[test]
-fn bits_do_not_depend_on_the_tile_size() {
+fn bits_do_not_depend_on_how_much_is_read_at_once() {
     for fixture in FIXTURES {
         let loaded = load(fixture);
         let expected = whole::<f32>(&loaded);
-        for tile in [0, 1, 100, 1000, 8 << 20] {
-            let tiled = in_chunks::<f32>(&loaded, loaded.source.as_ref(), tile, &[19]);
-            assert_eq!(tiled, expected, "{fixture} in tiles of {tile} bytes");
+        for piece in [0, 1, 100, 1000, 8 << 20] {
+            let cut = in_chunks::<f32>(&loaded, &loaded.source, piece, &[19]);
+            assert_eq!(cut, expected, "{fixture} in pieces of {piece} bytes");
         }
-        let wide = in_chunks::<f64>(&loaded, loaded.source.as_ref(), 100, &[19]);
+        let wide = in_chunks::<f64>(&loaded, &loaded.source, 100, &[19]);
         assert_eq!(wide, whole::<f64>(&loaded), "{fixture} in float64");
         assert_ne!(wide, expected, "the classes differ");
     }
@@ -83,9 +88,9 @@ fn bits_do_not_depend_on_the_tile_size() {
 fn bits_do_not_depend_on_streaming() {
     for fixture in FIXTURES {
         let loaded = load(fixture);
-        let resident = load_resident(loaded.source.as_ref()).unwrap();
-        for tile in [1, usize::MAX] {
-            assert_eq!(in_chunks::<f32>(&loaded, &resident, tile, &[19]), whole::<f32>(&loaded), "{fixture}");
+        let resident: Arc<dyn Source> = Arc::new(load_resident(loaded.source.as_ref()).unwrap());
+        for piece in [1, usize::MAX] {
+            assert_eq!(in_chunks::<f32>(&loaded, &resident, piece, &[19]), whole::<f32>(&loaded), "{fixture}");
         }
     }
 }
@@ -108,7 +113,7 @@ fn bits_do_not_depend_on_how_a_prompt_is_cut_into_chunks() {
         let loaded = load(fixture);
         let (narrow, wide) = (whole::<f32>(&loaded), whole::<f64>(&loaded));
         for chunks in [&[18, 1][..], &[1, 18], &[7, 5, 7], &[8, 8, 3], &[1; 19]] {
-            let source = loaded.source.as_ref();
+            let source = &loaded.source;
             assert_eq!(in_chunks::<f32>(&loaded, source, usize::MAX, chunks), narrow, "{fixture} as {chunks:?}");
             assert_eq!(in_chunks::<f64>(&loaded, source, usize::MAX, chunks), wide, "{fixture} as {chunks:?}");
         }
@@ -124,7 +129,8 @@ fn a_sessions_length_decides_where_the_rope_depends_on_it() {
             let mut session = Session::<f32>::new(&loaded.plan, length);
             let tokens = loaded.tokens[..3].to_vec();
             let input = Input { session: &mut session, tokens, positions: vec![0, 1, 2] };
-            let executor = Executor::new(&loaded.plan, loaded.source.as_ref(), &Reference);
+            let kernels = Reference::default();
+            let executor = Executor::new(&loaded.plan, &loaded.source, &kernels);
             bits(&executor.run(vec![input], Rows::All, &mut ()).unwrap()[0])
         };
         assert_eq!(with_length(3), with_length(4), "{fixture}: both are short");
@@ -145,7 +151,8 @@ fn bits_do_not_depend_on_other_prompts_in_the_pass() {
                 tokens: tokens.clone(),
                 positions: (0..tokens.len() as u32).collect(),
             });
-            let executor = Executor::new(&loaded.plan, loaded.source.as_ref(), &Reference);
+            let kernels = Reference::default();
+            let executor = Executor::new(&loaded.plan, &loaded.source, &kernels);
             executor.run(inputs.collect(), Rows::All, &mut ()).unwrap().iter().map(bits).collect()
         };
         let alone: Vec<_> = prompts.iter().map(|prompt| run(std::slice::from_ref(prompt)).remove(0)).collect();
@@ -163,7 +170,8 @@ fn the_last_row_is_that_of_all_rows() {
         let loaded = load(fixture);
         let mut session = Session::<f32>::new(&loaded.plan, 19);
         let input = Input { session: &mut session, tokens: loaded.tokens.clone(), positions: (0..19).collect() };
-        let executor = Executor::new(&loaded.plan, loaded.source.as_ref(), &Reference);
+        let kernels = Reference::default();
+        let executor = Executor::new(&loaded.plan, &loaded.source, &kernels);
         let last = bits(&executor.run(vec![input], Rows::Last, &mut ()).unwrap()[0]);
         let all = whole::<f32>(&loaded);
         assert_eq!(last, all[all.len() - last.len()..], "{fixture}");

@@ -1,11 +1,15 @@
 //! Every fixture against transformers: the float64 truth and transformers' own float32 logits (oracles/README.md).
 
 use checkpoint_oracle::checkpoint::{self, Source};
-use checkpoint_oracle::exec::{Executor, Input, Rows, Session, reference::Reference};
+use checkpoint_oracle::exec::{
+    Executor, Input, Rows, Session,
+    reference::{Reference, Vectors},
+};
 use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::ops::{Float, Matrix};
 use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn root(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
@@ -65,7 +69,7 @@ fn goldens(fixture: &str) -> Vec<Golden> {
         .collect()
 }
 
-fn load(fixture: &str) -> (Plan, Box<dyn Source>) {
+fn load(fixture: &str) -> (Plan, Arc<dyn Source>) {
     let opened = checkpoint::open(&root("fixtures").join(fixture));
     assert!(opened.problems.is_empty(), "{fixture}: {:#?}", opened.problems);
     let (config, source) = (opened.config.unwrap(), opened.source.unwrap());
@@ -75,11 +79,11 @@ fn load(fixture: &str) -> (Plan, Box<dyn Source>) {
 }
 
 /// Logits of all positions, `[tokens, vocab]`.
-fn run<F: Float>(plan: &Plan, source: &dyn Source, golden: &Golden) -> Matrix<F> {
+fn run<F: Vectors>(plan: &Plan, source: &Arc<dyn Source>, golden: &Golden) -> Matrix<F> {
     let length = golden.positions.iter().max().unwrap() + 1;
     let mut session = Session::<F>::new(plan, length as usize);
     let input = Input { session: &mut session, tokens: golden.tokens.clone(), positions: golden.positions.clone() };
-    Executor::new(plan, source, &Reference).run(vec![input], Rows::All, &mut ()).unwrap().remove(0)
+    Executor::new(plan, source, &Reference::default()).run(vec![input], Rows::All, &mut ()).unwrap().remove(0)
 }
 
 fn argmax(row: impl Iterator<Item = f64>) -> usize {
@@ -97,7 +101,7 @@ fn the_reference_is_as_near_the_truth_as_transformers_is() {
     for fixture in fixtures() {
         let (plan, source) = load(&fixture);
         for golden in goldens(&fixture) {
-            let ours = run::<f32>(&plan, source.as_ref(), &golden);
+            let ours = run::<f32>(&plan, &source, &golden);
             assert_eq!((ours.rows(), ours.cols()), (golden.tokens.len(), golden.vocab), "{fixture}");
             let distance = max_distance(ours.data().iter().map(|v| v.to_f64()), &golden.truth);
             let theirs = max_distance(golden.theirs.iter().copied(), &golden.truth);
@@ -123,7 +127,7 @@ fn the_same_operations_in_float64_are_the_truth() {
     for fixture in fixtures() {
         let (plan, source) = load(&fixture);
         for golden in goldens(&fixture) {
-            let ours = run::<f64>(&plan, source.as_ref(), &golden);
+            let ours = run::<f64>(&plan, &source, &golden);
             let distance = max_distance(ours.data().iter().copied(), &golden.truth);
             println!("{fixture:32} {:10} {distance:10.2e}", golden.prompt);
             if distance.is_nan() || distance > 1e-9 {

@@ -5,7 +5,6 @@ use crate::digest::{sha256_hex, to_hex};
 use crate::problem::quote;
 use anyhow::{Context, ensure};
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -52,7 +51,7 @@ impl MemorySource {
 pub fn load_resident(source: &dyn Source) -> anyhow::Result<MemorySource> {
     let mut tensors = BTreeMap::new();
     for (name, info) in source.tensors() {
-        let bytes = source.read(info, 0..info.len)?.into_owned();
+        let bytes = source.read(info, 0..info.len)?;
         tensors.insert(name.clone(), (info.dtype.clone(), info.shape.clone(), bytes));
     }
     MemorySource::new(tensors)
@@ -67,13 +66,19 @@ impl Source for MemorySource {
         &self.files
     }
 
-    fn read(&self, tensor: &TensorInfo, range: Range<u64>) -> anyhow::Result<Cow<'_, [u8]>> {
+    fn read_into<'a>(&'a self, tensor: &TensorInfo, range: Range<u64>, _: &'a mut Vec<u8>) -> anyhow::Result<&'a [u8]> {
         let name = || quote(&tensor.name);
         let data = self.data.get(&tensor.name).with_context(|| format!("there is no tensor {}", name()))?;
         let bounds = usize::try_from(range.start)?..usize::try_from(range.end)?;
-        let bytes = data.get(bounds);
-        let bytes = bytes.with_context(|| format!("{}: expected a range within {} bytes", name(), data.len()))?;
-        Ok(Cow::Borrowed(bytes))
+        data.get(bounds).with_context(|| format!("{}: expected a range within {} bytes", name(), data.len()))
+    }
+
+    fn is_resident(&self) -> bool {
+        true
+    }
+
+    fn check_unchanged(&self) -> anyhow::Result<()> {
+        Ok(())
     }
 
     /// SHA-256 over each tensor's name, format, shape and number of bytes, by name.

@@ -19,11 +19,12 @@ pub use source::{Source, SourceFile, TensorInfo};
 use crate::problem::Problem;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A checkpoint without a problem: its configuration and its tensors.
 pub struct Checkpoint {
     pub config: Config,
-    pub source: Box<dyn Source>,
+    pub source: Arc<dyn Source>,
     /// What is odd and does not keep it from being run.
     pub notes: Vec<Problem>,
 }
@@ -43,7 +44,7 @@ pub struct Opened {
     /// `None` when config.json is unusable.
     pub config: Option<Config>,
     /// The tensors that can be read; `None` when there is none. With [`Opened::problems`] it is fit for a census only.
-    pub source: Option<Box<dyn Source>>,
+    pub source: Option<Arc<dyn Source>>,
     /// Tensors that the checkpoint promises and that can't be had; `problems` already says why, so they are not
     /// missing a second time.
     pub unavailable: BTreeSet<String>,
@@ -66,7 +67,7 @@ pub fn open(path: &Path) -> Opened {
     problems.extend(weights.problems);
     Opened {
         config,
-        source: weights.source.map(|source| Box::new(source) as Box<dyn Source>),
+        source: weights.source.map(|source| Arc::new(source) as Arc<dyn Source>),
         unavailable: weights.unavailable,
         problems,
         notes: weights.notes,

@@ -1,7 +1,6 @@
 //! The container seam: what a checkpoint format has to offer so that everything above can run on it.
 
 use super::Dtype;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -38,11 +37,36 @@ pub trait Source: Send + Sync {
 
     fn files(&self) -> &[SourceFile];
 
-    /// The bytes `range` (relative to the tensor's first byte) of a tensor that [`Source::tensors`] lists.
+    /// The bytes `range` (relative to the tensor's first byte) of a tensor that [`Source::tensors`] lists: in `buffer`,
+    /// which keeps its allocation from one call to the next, or wherever the source already holds them.
     ///
     /// # Errors
     /// The file can't be read, or has become shorter than it was when it was opened.
-    fn read(&self, tensor: &TensorInfo, range: Range<u64>) -> anyhow::Result<Cow<'_, [u8]>>;
+    fn read_into<'a>(
+        &'a self,
+        tensor: &TensorInfo,
+        range: Range<u64>,
+        buffer: &'a mut Vec<u8>,
+    ) -> anyhow::Result<&'a [u8]>;
+
+    /// As [`Source::read_into`], into an allocation of its own.
+    ///
+    /// # Errors
+    /// As [`Source::read_into`].
+    fn read(&self, tensor: &TensorInfo, range: Range<u64>) -> anyhow::Result<Vec<u8>> {
+        let mut buffer = Vec::new();
+        let bytes = self.read_into(tensor, range, &mut buffer)?;
+        Ok(bytes.to_vec())
+    }
+
+    /// Whether the source holds its bytes in memory, so that reading them ahead of time gains nothing.
+    fn is_resident(&self) -> bool;
+
+    /// Makes sure that what was read is what was opened.
+    ///
+    /// # Errors
+    /// A file has another length or modification time than when it was opened.
+    fn check_unchanged(&self) -> anyhow::Result<()>;
 
     /// SHA-256 (lowercase hex) over what describes the tensors (names, dtypes, shapes, places), without their data.
     fn headers_sha256(&self) -> anyhow::Result<String>;

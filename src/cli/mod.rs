@@ -8,6 +8,7 @@ pub mod run;
 pub mod self_test;
 pub mod survey;
 
+use crate::ops::Level;
 use crate::oracle::output::exit_without_leftovers;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -92,13 +93,14 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match ctrlc::set_handler(|| exit_without_leftovers(130)).map_err(Into::into).and_then(|()| dispatch(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            say(format_args!("oracle: {error:#}"));
+            say(format_args!("error: {error:#}"));
             Exit::Trouble.into()
         }
     }
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    Level::selected().map_err(anyhow::Error::msg)?;
     if let Some(what) = cli.generate {
         return generate::run(what, Cli::command());
     }

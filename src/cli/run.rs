@@ -6,7 +6,6 @@ use crate::checkpoint::Source;
 use crate::exec::observer::NonFinite;
 use crate::exec::{Executor, FirstNonFinite, Input, Rows, Session, reference};
 use crate::model::Plan;
-use crate::ops::Float;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use crate::problem::{quote, visible};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,6 +13,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Debug, Args)]
@@ -99,7 +99,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     survey.refuse_problems()?;
     if !args.quiet {
         for note in &survey.notes {
-            say(format_args!("oracle: note: {note}"));
+            say(format_args!("note: {note}"));
         }
     }
     let (Some(config), Some(source), Some(books)) = (&survey.config, &survey.source, &survey.books) else {
@@ -111,19 +111,20 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
     let bar = progress(plan, source.as_ref(), args.quiet);
     let (logits, nonfinite) = pool.install(|| match args.numeric {
-        Numeric::F32 => forward::<f32>(plan, source.as_ref(), &prompt, args.allow_nonfinite, &bar)
+        Numeric::F32 => forward::<f32>(plan, source, &prompt, args.allow_nonfinite, &bar)
             .map(|(row, bad)| (row.map(Logits::F32), bad)),
-        Numeric::F64 => forward::<f64>(plan, source.as_ref(), &prompt, args.allow_nonfinite, &bar)
+        Numeric::F64 => forward::<f64>(plan, source, &prompt, args.allow_nonfinite, &bar)
             .map(|(row, bad)| (row.map(Logits::F64), bad)),
     })?;
     bar.finish_and_clear();
     if let Some(bad) = nonfinite {
-        say(format_args!("oracle: {}: {bad}", survey.path.display()));
+        let (word, rest) = match logits {
+            Some(_) => ("warning", ""),
+            None => ("error", ". Nothing was written; --allow-nonfinite writes the file all the same"),
+        };
+        say(format_args!("{word}: {}: {bad}{rest}", survey.path.display()));
     }
-    let Some(logits) = logits else {
-        say(format_args!("oracle: nothing was written; --allow-nonfinite writes the file all the same"));
-        return Ok(Exit::Different);
-    };
+    let Some(logits) = logits else { return Ok(Exit::Different) };
 
     let digest = match args.weights_digest {
         Digest::Headers => ("headers", source.headers_sha256()?),
@@ -229,9 +230,9 @@ fn in_vocabulary(tokens: &[u32], vocab_size: usize) -> Result<()> {
 }
 
 /// The last position's logits (none where a value was not finite and that is not allowed), and the first such value.
-fn forward<F: Float>(
+fn forward<F: reference::Vectors>(
     plan: &Plan,
-    source: &dyn Source,
+    source: &Arc<dyn Source>,
     prompt: &Prompt,
     allow_nonfinite: bool,
     bar: &ProgressBar,
@@ -240,7 +241,8 @@ fn forward<F: Float>(
     let mut session = Session::<F>::new(plan, length);
     let input = Input { session: &mut session, tokens: prompt.tokens.clone(), positions: prompt.positions.clone() };
     let mut watch = FirstNonFinite::default();
-    let mut pass = Executor::new(plan, source, &reference::Reference).begin(vec![input], &mut watch)?;
+    let kernels = reference::Reference::default();
+    let mut pass = Executor::new(plan, source, &kernels).begin(vec![input], &mut watch)?;
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
     for (i, layer) in plan.layers.iter().enumerate() {
         if watch.found.is_some() && !allow_nonfinite {

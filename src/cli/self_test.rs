@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Thread counts that must agree.
 const THREADS: [usize; 4] = [1, 2, 3, 7];
@@ -68,13 +69,13 @@ struct Outcome {
 fn test(pack: &Pack) -> Result<Outcome> {
     let (config, tensors) = synthetic::checkpoint(pack)?;
     let (_folder, streamed) = on_disk(&tensors)?;
-    let resident = load_resident(streamed.as_ref())?;
-    compare(pack, &config, streamed.as_ref(), &resident)
+    let resident: Arc<dyn Source> = Arc::new(load_resident(streamed.as_ref())?);
+    compare(pack, &config, &streamed, &resident)
 }
 
 /// Holds every way of computing the logits against one, and that against the promise.
-fn compare(pack: &Pack, config: &Config, streamed: &dyn Source, resident: &dyn Source) -> Result<Outcome> {
-    let books = close_books(config, resident, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &Arc<dyn Source>) -> Result<Outcome> {
+    let books = close_books(config, resident.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
     let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| sentences(&books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
@@ -103,7 +104,7 @@ fn compare(pack: &Pack, config: &Config, streamed: &dyn Source, resident: &dyn S
 }
 
 /// The checkpoint as a folder of safetensors, and the folder, which goes when it is dropped.
-fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn Source>)> {
+fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Arc<dyn Source>)> {
     use safetensors::{Dtype as Stored, tensor::TensorView};
     let folder = tempfile::tempdir().context("a temporary folder can't be made")?;
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
@@ -118,20 +119,21 @@ fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Box<dyn S
     safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors"))?;
     let opened = crate::checkpoint::SafetensorsFolder::open(folder.path());
     ensure!(opened.problems.is_empty(), sentences(&opened.problems));
-    Ok((folder, Box::new(opened.source.context("the folder has tensors")?)))
+    Ok((folder, Arc::new(opened.source.context("the folder has tensors")?)))
 }
 
 /// Logits of all positions, the tokens being passed in chunks of the given sizes.
 fn logits(
     plan: &Plan,
-    source: &dyn Source,
+    source: &Arc<dyn Source>,
     tokens: &[u32],
     chunks: &[usize],
     threads: usize,
-    tile_bytes: usize,
+    piece_bytes: usize,
 ) -> Result<Matrix<f32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     pool.install(|| {
+        let kernels = Reference::default();
         let mut session = Session::new(plan, tokens.len());
         let mut all = Matrix::filled(0, plan.vocab_size, 0.0);
         for &n in chunks {
@@ -141,7 +143,7 @@ fn logits(
                 positions: (first as u32..(first + n) as u32).collect(),
                 session: &mut session,
             };
-            let executor = Executor::with_tile_bytes(plan, source, &Reference, tile_bytes);
+            let executor = Executor::new(plan, source, &kernels).with_piece_bytes(piece_bytes);
             all.extend_rows(executor.run(vec![input], Rows::All, &mut ())?[0].data());
         }
         Ok(all)
@@ -162,12 +164,12 @@ mod tests {
     use crate::checkpoint::MemorySource;
 
     /// The first pack's checkpoint, with one bit of one weight altered.
-    fn altered(pack: &Pack) -> (Config, MemorySource, MemorySource) {
+    fn altered(pack: &Pack) -> (Config, Arc<dyn Source>, Arc<dyn Source>) {
         let (config, mut tensors) = synthetic::checkpoint(pack).unwrap();
-        let sound = MemorySource::new(tensors.clone()).unwrap();
+        let sound = Arc::new(MemorySource::new(tensors.clone()).unwrap());
         let (_, _, bytes) = tensors.get_mut("model.layers.1.self_attn.v_proj.weight").unwrap();
         bytes[0] ^= 1;
-        (config, sound, MemorySource::new(tensors).unwrap())
+        (config, sound, Arc::new(MemorySource::new(tensors).unwrap()))
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::{Problem, problem};
 use anyhow::{Result, bail};
 use clap::Args;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
@@ -26,7 +27,7 @@ pub struct CheckpointArgs {
 pub struct Survey {
     pub path: PathBuf,
     pub config: Option<Config>,
-    pub source: Option<Box<dyn Source>>,
+    pub source: Option<Arc<dyn Source>>,
     pub books: Option<Books>,
     /// What forbids a run.
     pub problems: Vec<Problem>,

@@ -3,23 +3,27 @@
 use super::kernels::Kernels;
 use super::observer::{Observer, Stage};
 use super::session::{LayerState, Session};
-use super::weights::Reader;
+use super::weights::Weights;
 use crate::checkpoint::Source;
 use crate::model::plan::{Attention, Linear, Mixer, Mlp, Plan, RmsNorm};
+use crate::ops::level::elementwise;
 use crate::ops::rope::{RopeTable, rotate_halves};
 use crate::ops::{Float, Matrix, norm::rms_norm};
 use anyhow::Result;
+use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Bytes of weights that are read at once.
-pub const TILE_BYTES: usize = 8 << 20;
+/// Bytes of weights that are read at once: enough for a disk, few enough to stay in a processor's last cache.
+pub const PIECE_BYTES: usize = 4 << 20;
 
 /// Runs a plan on a source's weights.
 #[derive(Clone, Copy)]
 pub struct Executor<'a, F: Float> {
     plan: &'a Plan,
+    source: &'a Arc<dyn Source>,
     kernels: &'a dyn Kernels<F>,
-    reader: Reader<'a>,
+    piece_bytes: usize,
 }
 
 /// The next tokens of one sequence.
@@ -39,13 +43,13 @@ pub enum Rows {
 }
 
 impl<'a, F: Float> Executor<'a, F> {
-    pub fn new(plan: &'a Plan, source: &'a dyn Source, kernels: &'a dyn Kernels<F>) -> Self {
-        Self::with_tile_bytes(plan, source, kernels, TILE_BYTES)
+    pub fn new(plan: &'a Plan, source: &'a Arc<dyn Source>, kernels: &'a dyn Kernels<F>) -> Self {
+        Self { plan, source, kernels, piece_bytes: PIECE_BYTES }
     }
 
-    /// As [`Executor::new`], with another reading granularity; no bit of a result depends on it.
-    pub fn with_tile_bytes(plan: &'a Plan, source: &'a dyn Source, kernels: &'a dyn Kernels<F>, bytes: usize) -> Self {
-        Self { plan, kernels, reader: Reader::new(source, bytes) }
+    /// Reads weights in pieces of about so many bytes (at least one row each); no bit of a result depends on it.
+    pub fn with_piece_bytes(self, piece_bytes: usize) -> Self {
+        Self { piece_bytes, ..self }
     }
 
     /// Embeds the tokens of all inputs. They then go through the layers together, each sequence by itself where tokens
@@ -66,9 +70,11 @@ impl<'a, F: Float> Executor<'a, F> {
             Segment { rows, session, ropes }
         });
         let segments = segments.collect();
-        let hidden = self.reader.gather(&self.plan.embed, tokens.into_iter().map(|t| t as usize))?;
+        let mut weights = Weights::of_pass(Arc::clone(self.source), self.plan, self.piece_bytes);
+        let hidden = weights.gather(&self.plan.embed, &tokens)?;
         observer.see(Stage { layer: None, name: "embed" }, &hidden);
-        Ok(Pass { executor: self, segments, hidden, layer: 0 })
+        let compute = Compute { kernels: self.kernels, weights };
+        Ok(Pass { plan: self.plan, compute, segments, hidden, layer: 0 })
     }
 
     /// A whole pass: the logits of each input, `[rows, vocab_size]`.
@@ -82,59 +88,12 @@ impl<'a, F: Float> Executor<'a, F> {
         }
         pass.finish(rows, observer)
     }
-
-    fn linear(&self, x: &Matrix<F>, linear: &Linear) -> Result<Matrix<F>> {
-        let (rows, _) = linear.weight.rows_and_cols();
-        let mut out = Matrix::filled(x.rows(), rows, F::ZERO);
-        for tile in self.reader.tiles(&linear.weight)? {
-            let (first, tile) = tile?;
-            self.kernels.linear(x, &tile, &mut out, first);
-        }
-        if let Some(bias) = &linear.bias {
-            let bias = self.reader.vector::<F>(bias)?;
-            for row in out.iter_rows_mut() {
-                for (y, &b) in row.iter_mut().zip(&bias) {
-                    *y += b;
-                }
-            }
-        }
-        Ok(out)
-    }
-
-    fn norm(&self, x: &Matrix<F>, norm: &RmsNorm) -> Result<Matrix<F>> {
-        let mut out = x.clone();
-        self.norm_heads(&mut out, norm)?;
-        Ok(out)
-    }
-
-    /// Normalises each group of as many columns as the norm has weights: a whole row, or each head of it.
-    fn norm_heads(&self, x: &mut Matrix<F>, norm: &RmsNorm) -> Result<()> {
-        let weights = self.reader.vector::<F>(&norm.weight)?;
-        let eps = F::from_f64(norm.eps);
-        for group in x.data_mut().chunks_exact_mut(weights.len()) {
-            rms_norm(group, &weights, eps);
-        }
-        Ok(())
-    }
-
-    fn mlp(&self, x: &Matrix<F>, mlp: &Mlp, see: &mut Seer<'_, F>) -> Result<Matrix<F>> {
-        let mut gate = self.linear(x, &mlp.gate)?;
-        see.at("mlp.gate", &gate);
-        let up = self.linear(x, &mlp.up)?;
-        see.at("mlp.up", &up);
-        for (g, &u) in gate.data_mut().iter_mut().zip(up.data()) {
-            *g = mlp.activation.apply(*g) * u;
-        }
-        see.at("mlp.act", &gate);
-        let out = self.linear(&gate, &mlp.down)?;
-        see.at("mlp.out", &out);
-        Ok(out)
-    }
 }
 
 /// A pass under way: between two steps all it holds is one row per token and the sessions.
 pub struct Pass<'a, 's, F: Float> {
-    executor: Executor<'a, F>,
+    plan: &'a Plan,
+    compute: Compute<'a, F>,
     segments: Vec<Segment<'s, F>>,
     /// `[tokens of all inputs, hidden_size]`.
     hidden: Matrix<F>,
@@ -167,11 +126,10 @@ impl<F: Float> Pass<'_, '_, F> {
     /// # Errors
     /// The source can't be read; the pass is then of no further use.
     pub fn step(&mut self, observer: &mut dyn Observer<F>) -> Result<()> {
-        let executor = self.executor;
-        let layer = &executor.plan.layers[self.layer];
+        let layer = &self.plan.layers[self.layer];
         let mut see = Seer { observer, layer: self.layer };
 
-        let x = executor.norm(&self.hidden, &layer.mixer_norm)?;
+        let x = self.compute.norm(&self.hidden, &layer.mixer_norm)?;
         see.at("mixer.in", &x);
         let mixed = match &layer.mixer {
             Mixer::Attention(attention) => self.attention(&x, attention, &mut see)?,
@@ -179,9 +137,9 @@ impl<F: Float> Pass<'_, '_, F> {
         see.at("mixer.out", &mixed);
         add(&mut self.hidden, &mixed);
 
-        let x = executor.norm(&self.hidden, &layer.mlp_norm)?;
+        let x = self.compute.norm(&self.hidden, &layer.mlp_norm)?;
         see.at("mlp.in", &x);
-        let mlp = executor.mlp(&x, &layer.mlp, &mut see)?;
+        let mlp = self.compute.mlp(&x, &layer.mlp, &mut see)?;
         add(&mut self.hidden, &mlp);
         see.at("out", &self.hidden);
         self.layer += 1;
@@ -189,38 +147,38 @@ impl<F: Float> Pass<'_, '_, F> {
     }
 
     fn attention(&mut self, x: &Matrix<F>, attention: &Attention, see: &mut Seer<'_, F>) -> Result<Matrix<F>> {
-        let executor = self.executor;
-        let mut q = executor.linear(x, &attention.q)?;
-        let mut k = executor.linear(x, &attention.k)?;
-        let v = executor.linear(x, &attention.v)?;
+        let Self { compute, segments, layer, .. } = self;
+        let mut q = compute.linear(x, &attention.q)?;
+        let mut k = compute.linear(x, &attention.k)?;
+        let v = compute.linear(x, &attention.v)?;
         see.at("mixer.q", &q);
         see.at("mixer.k", &k);
         see.at("mixer.v", &v);
         if let Some(norms) = &attention.qk_norm {
-            executor.norm_heads(&mut q, &norms.q)?;
-            executor.norm_heads(&mut k, &norms.k)?;
+            compute.norm_heads(&mut q, &norms.q)?;
+            compute.norm_heads(&mut k, &norms.k)?;
             see.at("mixer.q_norm", &q);
             see.at("mixer.k_norm", &k);
         }
         let spec = &attention.spec;
         let mut attended = Matrix::filled(0, q.cols(), F::ZERO);
-        for segment in &mut self.segments {
+        for segment in segments {
             let rope = &segment.ropes[attention.rope];
             let (mut q, mut k) = (q.slice_rows(segment.rows.clone()), k.slice_rows(segment.rows.clone()));
             for rows in [&mut q, &mut k] {
-                for (t, row) in rows.iter_rows_mut().enumerate() {
+                rows.par_iter_rows_mut().enumerate().for_each(|(t, row)| {
                     for head in row.chunks_exact_mut(spec.head_dim) {
                         rotate_halves(head, rope.cos.row(t), rope.sin.row(t));
                     }
-                }
+                });
             }
-            let LayerState::Kv(kv) = &mut segment.session.layers[self.layer];
+            let LayerState::Kv(kv) = &mut segment.session.layers[*layer];
             kv.keys.extend_rows(k.data());
             kv.values.extend_rows(v.slice_rows(segment.rows.clone()).data());
-            attended.extend_rows(executor.kernels.attend(spec, &q, segment.session.len, kv).data());
+            attended.extend_rows(compute.kernels.attend(spec, &q, segment.session.len, kv).data());
         }
         see.at("mixer.attend", &attended);
-        executor.linear(&attended, &attention.o)
+        compute.linear(&attended, &attention.o)
     }
 
     /// Final norm and head: the logits of each input, `[1 or all rows, vocab_size]`. The sessions then stand after
@@ -232,8 +190,8 @@ impl<F: Float> Pass<'_, '_, F> {
     /// # Panics
     /// Not all layers have been computed.
     pub fn finish(self, rows: Rows, observer: &mut dyn Observer<F>) -> Result<Vec<Matrix<F>>> {
-        let Self { executor, segments, hidden, layer } = self;
-        assert_eq!(layer, executor.plan.layers.len(), "every layer comes before the head");
+        let Self { plan, mut compute, segments, hidden, layer } = self;
+        assert_eq!(layer, plan.layers.len(), "every layer comes before the head");
         let mut wanted = Matrix::filled(0, hidden.cols(), F::ZERO);
         let mut counts = Vec::new();
         for segment in segments {
@@ -245,9 +203,9 @@ impl<F: Float> Pass<'_, '_, F> {
             counts.push(range.len());
             wanted.extend_rows(hidden.slice_rows(range).data());
         }
-        let x = executor.norm(&wanted, &executor.plan.norm)?;
+        let x = compute.norm(&wanted, &plan.norm)?;
         observer.see(Stage { layer: None, name: "norm" }, &x);
-        let logits = executor.linear(&x, &executor.plan.head.linear)?;
+        let logits = compute.linear(&x, &plan.head.linear)?;
         observer.see(Stage { layer: None, name: "head" }, &logits);
         let mut first = 0;
         let split = counts.into_iter().map(|n| {
@@ -255,6 +213,62 @@ impl<F: Float> Pass<'_, '_, F> {
             logits.slice_rows(first - n..first)
         });
         Ok(split.collect())
+    }
+}
+
+/// The operations that need weights.
+struct Compute<'a, F: Float> {
+    kernels: &'a dyn Kernels<F>,
+    weights: Weights,
+}
+
+impl<F: Float> Compute<'_, F> {
+    fn linear(&mut self, x: &Matrix<F>, linear: &Linear) -> Result<Matrix<F>> {
+        let (rows, _) = linear.weight.rows_and_cols();
+        let mut out = Matrix::filled(x.rows(), rows, F::ZERO);
+        let kernels = self.kernels;
+        self.weights.each_tile(&linear.weight, |first, tile| kernels.linear(x, tile, &mut out, first))?;
+        if let Some(bias) = &linear.bias {
+            let bias = self.weights.vector::<F>(bias)?;
+            for row in out.iter_rows_mut() {
+                for (y, &b) in row.iter_mut().zip(&bias) {
+                    *y += b;
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    fn norm(&mut self, x: &Matrix<F>, norm: &RmsNorm) -> Result<Matrix<F>> {
+        let mut out = x.clone();
+        self.norm_heads(&mut out, norm)?;
+        Ok(out)
+    }
+
+    /// Normalises each group of as many columns as the norm has weights: a whole row, or each head of it.
+    fn norm_heads(&mut self, x: &mut Matrix<F>, norm: &RmsNorm) -> Result<()> {
+        let weights = self.weights.vector::<F>(&norm.weight)?;
+        let eps = F::from_f64(norm.eps);
+        x.par_iter_rows_mut().for_each(|row| {
+            for group in row.chunks_exact_mut(weights.len()) {
+                rms_norm(group, &weights, eps);
+            }
+        });
+        Ok(())
+    }
+
+    fn mlp(&mut self, x: &Matrix<F>, mlp: &Mlp, see: &mut Seer<'_, F>) -> Result<Matrix<F>> {
+        let mut gate = self.linear(x, &mlp.gate)?;
+        see.at("mlp.gate", &gate);
+        let up = self.linear(x, &mlp.up)?;
+        see.at("mlp.up", &up);
+        gate.par_iter_rows_mut().zip(up.par_iter_rows()).for_each(|(gate, up)| {
+            elementwise(|| mlp.activation.gate(gate, up));
+        });
+        see.at("mlp.act", &gate);
+        let out = self.linear(&gate, &mlp.down)?;
+        see.at("mlp.out", &out);
+        Ok(out)
     }
 }
 

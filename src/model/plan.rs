@@ -45,6 +45,16 @@ pub struct Linear {
     pub bias: Option<Weight>,
 }
 
+impl Linear {
+    /// Calls `f` with the weight, then with the bias.
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        f(&self.weight);
+        if let Some(bias) = &self.bias {
+            f(bias);
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RmsNorm {
     pub weight: Weight,
@@ -145,28 +155,22 @@ impl Plan {
 impl Layer {
     /// Calls `f` with every weight of the layer in the order in which a pass reads them.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
-        fn linear<'a>(l: &'a Linear, f: &mut impl FnMut(&'a Weight)) {
-            f(&l.weight);
-            if let Some(bias) = &l.bias {
-                f(bias);
-            }
-        }
         f(&self.mixer_norm.weight);
         match &self.mixer {
             Mixer::Attention(a) => {
                 for l in [&a.q, &a.k, &a.v] {
-                    linear(l, f);
+                    l.each_weight(f);
                 }
                 if let Some(norms) = &a.qk_norm {
                     f(&norms.q.weight);
                     f(&norms.k.weight);
                 }
-                linear(&a.o, f);
+                a.o.each_weight(f);
             }
         }
         f(&self.mlp_norm.weight);
         for l in [&self.mlp.gate, &self.mlp.up, &self.mlp.down] {
-            linear(l, f);
+            l.each_weight(f);
         }
     }
 }

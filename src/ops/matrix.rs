@@ -1,5 +1,7 @@
 //! A row-major matrix: one row per token.
 
+use rayon::prelude::*;
+
 /// Row-major `[rows, cols]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matrix<F> {
@@ -41,6 +43,22 @@ impl<F: Copy> Matrix<F> {
 
     pub fn iter_rows_mut(&mut self) -> impl Iterator<Item = &mut [F]> {
         self.data.chunks_exact_mut(self.cols)
+    }
+
+    /// The rows, to be shared out among threads.
+    pub fn par_iter_rows(&self) -> impl IndexedParallelIterator<Item = &[F]>
+    where
+        F: Sync,
+    {
+        self.data.par_chunks_exact(self.cols)
+    }
+
+    /// The rows, to be shared out among threads.
+    pub fn par_iter_rows_mut(&mut self) -> impl IndexedParallelIterator<Item = &mut [F]>
+    where
+        F: Send,
+    {
+        self.data.par_chunks_exact_mut(self.cols)
     }
 
     /// All values, row after row.

@@ -13,11 +13,9 @@ use header::{Entry, tensor_place};
 use index::Index;
 use sha2::{Digest, Sha256};
 use shard::Shard;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
-use std::time::SystemTime;
 
 const SINGLE: &str = "model.safetensors";
 /// Files kept open at a time; some systems allow a process 256. Beyond it a file is opened for each read.
@@ -59,12 +57,6 @@ impl SafetensorsFolder {
         }
         opened
     }
-
-    /// When the file of [`Source::files`] with this index was last changed before it was opened, where the system
-    /// tells.
-    pub fn modified(&self, file: usize) -> Option<SystemTime> {
-        self.shards.get(file)?.modified()
-    }
 }
 
 impl Source for SafetensorsFolder {
@@ -76,7 +68,12 @@ impl Source for SafetensorsFolder {
         &self.files
     }
 
-    fn read(&self, tensor: &TensorInfo, range: Range<u64>) -> anyhow::Result<Cow<'_, [u8]>> {
+    fn read_into<'a>(
+        &'a self,
+        tensor: &TensorInfo,
+        range: Range<u64>,
+        buffer: &'a mut Vec<u8>,
+    ) -> anyhow::Result<&'a [u8]> {
         let name = || quote(&tensor.name);
         let shard = self.shards.get(tensor.file).with_context(|| format!("{} is not of this checkpoint", name()))?;
         ensure!(
@@ -87,9 +84,19 @@ impl Source for SafetensorsFolder {
         );
         let end = tensor.offset.checked_add(range.end).filter(|&end| end <= shard.file.len);
         ensure!(end.is_some(), "{}: {} lies beyond its end", shard.file.path.display(), name());
-        let n = usize::try_from(range.end - range.start)?;
-        let bytes = shard.read(tensor.offset + range.start, n);
-        Ok(Cow::Owned(bytes.with_context(|| format!("the tensor {} can't be read", name()))?))
+        buffer.resize(usize::try_from(range.end - range.start)?, 0);
+        shard
+            .read(tensor.offset + range.start, buffer)
+            .with_context(|| format!("the tensor {} can't be read", name()))?;
+        Ok(buffer)
+    }
+
+    fn is_resident(&self) -> bool {
+        false
+    }
+
+    fn check_unchanged(&self) -> anyhow::Result<()> {
+        self.shards.iter().try_for_each(Shard::check_unchanged)
     }
 
     /// SHA-256 over, for each file in the order of [`Source::files`]: its name without the folder, its length, its
@@ -110,11 +117,14 @@ impl Source for SafetensorsFolder {
     fn full_sha256(&self) -> anyhow::Result<String> {
         const PIECE: u64 = 1 << 20;
         let mut hash = Sha256::new();
+        let mut buffer = Vec::new();
         for shard in &self.shards {
             let mut at = 0;
             while at < shard.file.len {
                 let n = PIECE.min(shard.file.len - at);
-                hash.update(shard.read(at, n as usize)?);
+                buffer.resize(n as usize, 0);
+                shard.read(at, &mut buffer)?;
+                hash.update(&buffer);
                 at += n;
             }
         }
@@ -205,6 +215,7 @@ impl OpenedFolder {
                         strays.push((file, entry.name));
                         continue;
                     }
+                    Some(None) if index.as_ref().is_some_and(|index| index.misplaced.contains(&entry.name)) => continue,
                     Some(None) => unnamed.push(entry.name.clone()),
                     _ => {}
                 }
@@ -239,6 +250,8 @@ impl OpenedFolder {
             self.unavailable.extend(index.misplaced);
             self.problems.extend(index.problems);
         }
+        // A broken copy does not make a tensor unavailable that another file serves.
+        self.unavailable.retain(|name| !tensors.contains_key(name));
         if !shards.is_empty() {
             let files = shards.iter().map(|shard| shard.file.clone()).collect();
             self.source = Some(SafetensorsFolder { tensors, shards, files });

@@ -7,9 +7,9 @@ use super::super::{SourceFile, files};
 use super::header::{self, Header};
 use crate::digest::to_hex;
 use crate::problem::Problem;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use sha2::{Digest, Sha256};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -57,17 +57,31 @@ impl Shard {
         Ok((shard, header))
     }
 
-    /// When the file was last changed before it was opened, where the system tells.
-    pub(super) fn modified(&self) -> Option<SystemTime> {
-        self.modified
+    /// # Errors
+    /// The file has another length or modification time than when it was opened.
+    pub(super) fn check_unchanged(&self) -> anyhow::Result<()> {
+        let place = self.file.path.display();
+        // By name: a file that was replaced by another one has changed as well.
+        let metadata = std::fs::metadata(&self.file.path).with_context(|| format!("{place}: can't be found again"))?;
+        self.compare(&metadata)
     }
 
-    /// `n` bytes from `offset` on.
+    fn compare(&self, now: &Metadata) -> anyhow::Result<()> {
+        let place = self.file.path.display();
+        let (was, is) = (self.file.len, now.len());
+        ensure!(was == is, "{place}: has changed since it was opened: expected {was} bytes, found {is}");
+        ensure!(
+            now.modified().ok() == self.modified,
+            "{place}: has changed since it was opened: its modification time is another one"
+        );
+        Ok(())
+    }
+
+    /// Fills `bytes` from `offset` on.
     ///
     /// # Errors
     /// The file can't be read, has become shorter, or is no longer the file that was opened.
-    pub(super) fn read(&self, offset: u64, n: usize) -> anyhow::Result<Vec<u8>> {
-        let mut bytes = vec![0; n];
+    pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
         let reopened;
         let handle = match &self.handle {
             Some(handle) => handle,
@@ -76,7 +90,7 @@ impl Shard {
                 &reopened
             }
         };
-        if let Err(error) = files::read_exact_at(handle, &mut bytes, offset) {
+        if let Err(error) = files::read_exact_at(handle, bytes, offset) {
             let now = handle.metadata().map_or(self.file.len, |metadata| metadata.len());
             let place = self.file.path.display();
             ensure!(
@@ -86,15 +100,13 @@ impl Shard {
             );
             return Err(error).with_context(|| format!("{place}: can't be read at byte {offset}"));
         }
-        Ok(bytes)
+        Ok(())
     }
 
     fn reopen(&self) -> anyhow::Result<File> {
         let (handle, metadata) =
             files::open_regular(&self.file.path).map_err(|problem| anyhow::anyhow!("{problem}"))?;
-        if metadata.len() != self.file.len || metadata.modified().ok() != self.modified {
-            bail!("{}: has changed since it was opened", self.file.path.display());
-        }
+        self.compare(&metadata)?;
         Ok(handle)
     }
 }
