@@ -1,6 +1,6 @@
 //! What no bit depends on: how much is read at once, streaming, threads, chunks, and what else is in the pass.
 
-mod fixtures;
+mod common;
 
 use checkpoint_oracle::checkpoint::{self, Source, load_resident};
 use checkpoint_oracle::exec::{
@@ -31,7 +31,7 @@ struct Loaded {
 }
 
 fn load(fixture: &str) -> Loaded {
-    let opened = checkpoint::open(&fixtures::fixture(fixture));
+    let opened = checkpoint::open(&common::fixture(fixture));
     let (config, source) = (opened.config.unwrap(), opened.source.unwrap());
     let books = close_books(&config, source.as_ref(), &opened.unavailable, Pack::embedded(), &[]);
     assert!(books.problems.is_empty(), "{fixture}: {:?}", books.problems);

@@ -1,8 +1,8 @@
 //! `oracle check`: the plan in readable form, the census, and the same as JSON.
 
-mod fixtures;
+mod common;
 
-use fixtures::*;
+use common::*;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;

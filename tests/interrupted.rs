@@ -1,9 +1,9 @@
 //! An interrupted run leaves the old file or none, and no temporary file.
 #![cfg(unix)]
 
-mod fixtures;
+mod common;
 
-use fixtures::*;
+use common::*;
 use std::fs;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};

@@ -1,9 +1,9 @@
 //! What wrong input gets: exit code 2, a sentence that names the file and the thing, no output file, and an old one
 //! left as it was.
 
-mod fixtures;
+mod common;
 
-use fixtures::*;
+use common::*;
 use proptest::prelude::*;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};

@@ -1,11 +1,11 @@
 //! `oracle run`: every way of saying what to run, the file that comes out, and the runner protocol.
 
-mod fixtures;
+mod common;
 
 use assert_cmd::Command;
 use checkpoint_oracle::oracle::file::Reading;
 use checkpoint_oracle::oracle::{Logits, NumericClass, OracleFile};
-use fixtures::*;
+use common::*;
 use predicates::prelude::*;
 use sha2::{Digest, Sha256};
 use std::fs;

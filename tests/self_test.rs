@@ -1,9 +1,9 @@
 //! `oracle self-test`, `packs`, `--generate`, `--help` and `--version`.
 
-mod fixtures;
+mod common;
 
 use checkpoint_oracle::model::Pack;
-use fixtures::*;
+use common::*;
 use std::time::{Duration, Instant};
 
 const SUBCOMMANDS: [&str; 5] = ["run", "diff", "check", "self-test", "packs"];
