@@ -26,23 +26,31 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Several problems as one sentence.
+pub fn sentences(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Text out of an input file, fit for a terminal: control and invisible characters are escaped.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\'' | '"' | '\\' => shown.push(c),
+            _ => shown.extend(c.escape_debug()),
+        }
+    }
+    shown
+}
+
 /// A name out of an input file, in backquotes and fit for a terminal: control and invisible characters are escaped,
 /// and what follows the 120th character is cut.
 pub fn quote(name: &str) -> String {
     const SHOWN: usize = 120;
-    let mut quoted = String::from("`");
-    for (i, c) in name.chars().enumerate() {
-        match c {
-            _ if i == SHOWN => {
-                quoted.push_str("...");
-                break;
-            }
-            '\'' | '"' | '\\' => quoted.push(c),
-            _ => quoted.extend(c.escape_debug()),
-        }
+    match name.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("`{}...`", visible(&name[..at])),
+        None => format!("`{}`", visible(name)),
     }
-    quoted.push('`');
-    quoted
 }
 
 /// The first few of many names, quoted: "`a`, `b`, `c` and 297 more".

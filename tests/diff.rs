@@ -1,8 +1,8 @@
 //! `oracle diff`: verdicts, exit codes, figures and reports, through the binary.
 
-mod common;
+mod hand;
 
-use common::{FLOAT64, Folder, Tsv};
+use hand::{FLOAT64, Folder, Tsv};
 use predicates::prelude::*;
 use predicates::str::{contains, starts_with};
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! The grammar of the v1 file: what is written, what is accepted, what is refused.
 
-mod common;
+mod hand;
 
 use checkpoint_oracle::oracle::file::{FileError, Logits, NumericClass, OracleFile, Reading};
-use common::{Folder, Tsv};
+use hand::{Folder, Tsv};
 use predicates::prelude::*;
 use predicates::str::contains;
 use proptest::prelude::*;
@@ -247,8 +247,8 @@ fn float64_bits_are_read_at_most_sixteen_digits_wide() {
 
 #[test]
 fn float32_bits_under_the_float64_class_are_refused_rather_than_read_as_denormals() {
-    refused(Tsv::f32(&[1.0, 2.0]).class(common::FLOAT64).text(), "numeric_class is");
-    assert!(read(&Tsv::f32(&[0.0]).class(common::FLOAT64).text()).is_ok());
+    refused(Tsv::f32(&[1.0, 2.0]).class(hand::FLOAT64).text(), "numeric_class is");
+    assert!(read(&Tsv::f32(&[0.0]).class(hand::FLOAT64).text()).is_ok());
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
 
+    /// A table for people, or everything for machines
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -114,10 +115,15 @@ fn census(source: &dyn Source) -> BTreeMap<String, Count> {
     for info in source.tensors().values() {
         let count = census.entry(info.dtype.to_string()).or_default();
         count.tensors += 1;
-        count.elements += info.shape.iter().map(|&n| n as u64).product::<u64>();
+        count.elements = count.elements.saturating_add(elements(&info.shape));
         count.bytes += info.len;
     }
     census
+}
+
+fn elements(shape: &[usize]) -> u64 {
+    // Of several huge dimensions and a zero the product is still zero.
+    if shape.contains(&0) { 0 } else { shape.iter().fold(1, |product, &n| product.saturating_mul(n as u64)) }
 }
 
 fn files(source: &dyn Source) -> Vec<File> {
@@ -186,7 +192,10 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
             let s = &a.spec;
             format!(
                 "{} heads, {} key/value heads, head_dim {}, scale {}",
-                s.num_attention_heads, s.num_key_value_heads, s.head_dim, s.scale
+                s.num_attention_heads,
+                s.num_key_value_heads,
+                s.head_dim,
+                number(s.scale)
             )
         }),
     );
@@ -208,7 +217,9 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
         "q/k norm",
         per_layer(plan, |layer| {
             let Mixer::Attention(a) = &layer.mixer;
-            a.qk_norm.as_ref().map_or("none".to_owned(), |n| format!("RMSNorm per head before RoPE, eps {:e}", n.q.eps))
+            a.qk_norm
+                .as_ref()
+                .map_or("none".to_owned(), |n| format!("RMSNorm per head before RoPE, eps {}", number(n.q.eps)))
         }),
     );
     row(
@@ -236,7 +247,7 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         }),
     );
-    row("norm", format!("RMSNorm before mixer, mlp and head, eps {:e}", plan.norm.eps));
+    row("norm", format!("RMSNorm before mixer, mlp and head, eps {}", number(plan.norm.eps)));
     row("head", if plan.head.tied { "tied to the embedding".to_owned() } else { plan.head.linear.weight.name.clone() });
 }
 
@@ -265,16 +276,12 @@ fn per_layer(plan: &Plan, value: impl Fn(&crate::model::plan::Layer) -> String) 
 fn rope(rope: &Rope) -> String {
     let scaling = match &rope.scaling {
         RopeScaling::Default => "default".to_owned(),
-        RopeScaling::Linear { factor } => format!("linear, factor {factor}"),
+        RopeScaling::Linear { factor } => format!("linear, factor {}", number(*factor)),
         RopeScaling::Dynamic { factor, max_position_embeddings: max } => {
-            format!("dynamic, factor {factor} beyond max_position_embeddings {max}")
+            format!("dynamic, factor {} beyond max_position_embeddings {max}", number(*factor))
         }
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor: low,
-            high_freq_factor: high,
-            original_max_position_embeddings: max,
-        } => {
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings: max } => {
+            let [factor, low, high] = [factor, low_freq_factor, high_freq_factor].map(|&n| number(n));
             format!(
                 "llama3, factor {factor}, low_freq_factor {low}, high_freq_factor {high}, original_max_position_embeddings {max}"
             )
@@ -287,8 +294,9 @@ fn rope(rope: &Rope) -> String {
             beta_slow,
             truncate,
         } => {
+            let [factor, attention, fast, slow] = [factor, attention_factor, beta_fast, beta_slow].map(|&n| number(n));
             format!(
-                "yarn, factor {factor}, attention_factor {attention_factor}, beta_fast {beta_fast}, beta_slow {beta_slow}, truncate {truncate}, original_max_position_embeddings {max}"
+                "yarn, factor {factor}, attention_factor {attention}, beta_fast {fast}, beta_slow {slow}, truncate {truncate}, original_max_position_embeddings {max}"
             )
         }
         RopeScaling::Longrope {
@@ -297,10 +305,53 @@ fn rope(rope: &Rope) -> String {
             original_max_position_embeddings: max,
             attention_factor,
         } => {
+            let (short, long) = (list(short_factor), list(long_factor));
+            let attention = number(*attention_factor);
             format!(
-                "longrope, attention_factor {attention_factor}, short_factor {short_factor:?} up to {max} positions, long_factor {long_factor:?} beyond"
+                "longrope, attention_factor {attention}, short_factor {short} up to {max} positions, long_factor {long} beyond"
             )
         }
     };
-    format!("{scaling}, rope_theta {}, {} dimensions in halves", rope.rope_theta, rope.dim)
+    format!("{scaling}, rope_theta {}, {} dimensions in halves", number(rope.rope_theta), rope.dim)
+}
+
+/// The shortest digits that read back as the same number.
+fn number(value: f64) -> String {
+    let plain = value == 0.0 || (1e-3..1e15).contains(&value.abs());
+    if plain { value.to_string() } else { format!("{value:e}") }
+}
+
+/// Numbers, the first and the last where there are many.
+fn list(numbers: &[f64]) -> String {
+    match numbers {
+        [first, _, _, .., _, last] => {
+            format!("[{}, ..., {}] ({} values)", number(*first), number(*last), numbers.len())
+        }
+        _ => format!("[{}]", numbers.iter().map(|&n| number(n)).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{elements, list, number};
+
+    #[test]
+    fn a_number_is_shown_in_the_short_form() {
+        let shown = [0.0, 1e-5, 0.01, 500_000.0, 1.138_629_436_111_989, 1e300].map(number);
+        assert_eq!(shown, ["0", "1e-5", "0.01", "500000", "1.138629436111989", "1e300"]);
+    }
+
+    #[test]
+    fn a_long_list_is_shown_by_its_ends() {
+        assert_eq!(list(&[1.0, 1.5, 2.0, 4.25]), "[1, 1.5, 2, 4.25]");
+        assert_eq!(list(&[1.0, 1.5, 2.0, 4.25, 8.0]), "[1, ..., 8] (5 values)");
+    }
+
+    #[test]
+    fn elements_never_overflow() {
+        assert_eq!(elements(&[3, 5]), 15);
+        assert_eq!(elements(&[]), 1);
+        assert_eq!(elements(&[1 << 40, 1 << 40, 0]), 0);
+        assert_eq!(elements(&[1 << 40, 1 << 40]), u64::MAX);
+    }
 }

@@ -12,6 +12,7 @@ use crate::ops::Level;
 use crate::oracle::output::exit_without_leftovers;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// What the process says at its end.
@@ -92,7 +93,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match ctrlc::set_handler(|| exit_without_leftovers(130)).map_err(Into::into).and_then(|()| dispatch(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say(format_args!("error: {error:#}"));
             Exit::Trouble.into()
         }
     }
@@ -114,7 +115,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// The runner protocol: `MEMRA_ORACLE_OUT=out.tsv oracle CKPT TOKEN...` means `oracle run CKPT TOKEN... --output out.tsv`.
+/// A line on standard error. That nobody can read it (a closed pipe, a full disk) changes no verdict.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The runner protocol: `MEMRA_ORACLE_OUT=out.tsv oracle CKPT TOKEN...` means `oracle run --quiet --output=out.tsv CKPT TOKEN...`.
 fn as_runner(mut args: Vec<OsString>, out: Option<OsString>) -> Vec<OsString> {
     let Some(out) = out.filter(|out| !out.is_empty()) else { return args };
     let Some(first) = args.get(1).filter(|first| !first.as_encoded_bytes().starts_with(b"-")) else { return args };
@@ -123,8 +129,9 @@ fn as_runner(mut args: Vec<OsString>, out: Option<OsString>) -> Vec<OsString> {
     {
         return args;
     }
-    args.insert(1, "run".into());
-    args.extend(["--quiet".into(), "--output".into(), out]);
+    let mut output = OsString::from("--output=");
+    output.push(out);
+    args.splice(1..1, ["run".into(), "--quiet".into(), output]);
     args
 }
 
@@ -144,7 +151,7 @@ mod tests {
     #[test]
     fn the_runner_protocol_is_a_run() {
         let out = || Some(OsString::from("o.tsv"));
-        assert_eq!(as_runner(words("oracle ckpt 1 2"), out()), words("oracle run ckpt 1 2 --quiet --output o.tsv"));
+        assert_eq!(as_runner(words("oracle ckpt 1 2"), out()), words("oracle run --quiet --output=o.tsv ckpt 1 2"));
         for other in ["oracle diff a b", "oracle compare a b", "oracle --self-test", "oracle"] {
             assert_eq!(as_runner(words(other), out()), words(other));
         }

@@ -1,12 +1,13 @@
 //! `oracle run CKPT TOKEN...` (also `run-oracle`): the reference logits of the last position, as an oracle file.
 
-use super::Exit;
 use super::survey::{CheckpointArgs, Survey, survey};
+use super::{Exit, say};
 use crate::checkpoint::Source;
 use crate::exec::observer::NonFinite;
 use crate::exec::{Executor, FirstNonFinite, Input, Rows, Session, reference};
 use crate::model::Plan;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
+use crate::problem::{quote, visible};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
@@ -98,14 +99,14 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     survey.refuse_problems()?;
     if !args.quiet {
         for note in &survey.notes {
-            eprintln!("oracle: note: {note}");
+            say(format_args!("note: {note}"));
         }
     }
     let (Some(config), Some(source), Some(books)) = (&survey.config, &survey.source, &survey.books) else {
         bail!("{}: neither problems nor a checkpoint", survey.path.display());
     };
     let plan = books.plan.as_ref().context("books without problems have a plan")?;
-    in_vocabulary(&prompt.tokens, plan.vocab_size)?;
+    in_vocabulary(&prompt.tokens, plan.vocab_size).with_context(|| survey.path.display().to_string())?;
 
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
     let bar = progress(plan, source.as_ref(), args.quiet);
@@ -117,10 +118,10 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     })?;
     bar.finish_and_clear();
     if let Some(bad) = nonfinite {
-        eprintln!("oracle: {}: {bad}", survey.path.display());
+        say(format_args!("error: {}: {bad}", survey.path.display()));
     }
     let Some(logits) = logits else {
-        eprintln!("oracle: nothing was written; --allow-nonfinite writes the file all the same");
+        say(format_args!("error: nothing was written; --allow-nonfinite writes the file all the same"));
         return Ok(Exit::Different);
     };
 
@@ -137,7 +138,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         ("executor_backend".to_owned(), "reference".to_owned()),
     ];
     if !books.allowed.is_empty() {
-        receipts.push(("allowed_unused".to_owned(), books.allowed.join(",")));
+        receipts.push(("allowed_unused".to_owned(), visible(&books.allowed.join(","))));
     }
     let file = OracleFile {
         engine: reference::ENGINE.to_owned(),
@@ -167,8 +168,9 @@ fn prompt(args: &RunArgs) -> Result<Prompt> {
     let tokens = match &args.tokens_file {
         Some(path) => tokens_of_file(path)?,
         None => {
-            ensure!(!args.tokens.is_empty(), "no tokens: give token ids after the checkpoint, or --tokens-file");
-            numbers(&args.tokens.join(" "), "token")?
+            let tokens = numbers(&args.tokens.join(" "), "token")?;
+            ensure!(!tokens.is_empty(), "no tokens: give token ids after the checkpoint, or --tokens-file");
+            tokens
         }
     };
     let positions = match &args.positions {
@@ -203,16 +205,18 @@ fn tokens_of_file(path: &Path) -> Result<Vec<u32>> {
 /// Numbers separated by white space, commas or both.
 fn numbers(text: &str, what: &str) -> Result<Vec<u32>> {
     let mut numbers = Vec::new();
-    for word in text.split_whitespace() {
-        let word = word.strip_suffix(',').unwrap_or(word);
-        for piece in word.split(',') {
-            let number = if piece.bytes().all(|b| b.is_ascii_digit()) { piece.parse() } else { "".parse() };
-            let shown = crate::problem::quote(piece);
-            let at = numbers.len();
-            numbers.push(number.ok().with_context(|| {
+    let mut pieces = text.split(',').peekable();
+    while let Some(piece) = pieces.next() {
+        let before = numbers.len();
+        for word in piece.split_whitespace() {
+            let number = if word.bytes().all(|b| b.is_ascii_digit()) { word.parse().ok() } else { None };
+            numbers.push(number.with_context(|| {
+                let (at, shown) = (numbers.len(), quote(word));
                 format!("{what} {at}: expected a whole number from 0 to {}, found {shown}", u32::MAX)
             })?);
         }
+        // Nothing but a trailing comma may stand alone.
+        ensure!(numbers.len() > before || pieces.peek().is_none(), "{what} {before}: there is none before a comma");
     }
     Ok(numbers)
 }
@@ -278,12 +282,12 @@ fn ranked(logits: &[f64]) -> Vec<usize> {
 
 fn print_top(logits: &Logits, ranked: &[usize], k: usize) {
     let values = logits.to_f64();
-    eprintln!("{:>4}  {:>8}  {:>14}  bits", "rank", "token", "logit");
+    say(format_args!("{:>4}  {:>8}  {:>14}  bits", "rank", "token", "logit"));
     for (rank, &i) in ranked.iter().take(k).enumerate() {
-        eprintln!("{:>4}  {i:>8}  {:>14.6}  {}", rank + 1, values[i], logits.hex(i));
+        say(format_args!("{:>4}  {i:>8}  {:>14.6}  {}", rank + 1, values[i], logits.hex(i)));
     }
     if let [first, second, ..] = *ranked {
-        eprintln!("margin of the first over the second: {:.6}", values[first] - values[second]);
+        say(format_args!("margin of the first over the second: {:.6}", values[first] - values[second]));
     }
 }
 
@@ -293,7 +297,7 @@ fn summary(args: &RunArgs, survey: &Survey, file: &OracleFile, ranked: &[usize],
     let layers = survey.books.as_ref().and_then(|b| b.plan.as_ref()).map_or(0, |p| p.layers.len());
     let pack = survey.books.as_ref().and_then(|b| b.pack.as_ref()).map_or("", |(p, _)| &p.name);
     let plural = if file.tokens.len() == 1 { "" } else { "s" };
-    eprintln!(
+    say(format_args!(
         "{target}: {pack}, {layers} layers, {} token{plural}, {} logits; argmax {} ({:.4}); read {} in {:.2} s",
         file.tokens.len(),
         file.vocab(),
@@ -301,7 +305,7 @@ fn summary(args: &RunArgs, survey: &Survey, file: &OracleFile, ranked: &[usize],
         values[ranked[0]],
         HumanBytes(bytes),
         started.elapsed().as_secs_f64(),
-    );
+    ));
 }
 
 #[cfg(test)]
@@ -310,12 +314,13 @@ mod tests {
 
     #[test]
     fn numbers_come_as_words_or_with_commas() {
-        for text in ["1 2 3", "1,2,3", " 1, 2,3\n", "1,\n2,\t3,"] {
+        for text in ["1 2 3", "1,2,3", " 1, 2,3\n", "1,\n2,\t3,", "1 , 2 ,3", "1 2,3"] {
             assert_eq!(numbers(text, "token").unwrap(), [1, 2, 3], "{text:?}");
         }
-        for text in ["1,,2", "-1", "+1", "1.5", "x", "4294967296", "0x10", ",1"] {
+        for text in ["1,,2", "-1", "+1", "1.5", "x", "4294967296", "0x10", ",1", ",", "1,,", "\u{664}"] {
             assert!(numbers(text, "token").is_err(), "{text:?}");
         }
+        assert!(numbers(" \n", "token").unwrap().is_empty());
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! `oracle self-test`: proof that this machine gives the bits that were promised.
 
 use super::Exit;
-use crate::checkpoint::{Source, load_resident};
+use crate::checkpoint::{Config, Source, load_resident};
 use crate::exec::{Executor, Input, Rows, Session, reference::Reference};
 use crate::model::pack::SelfTest;
 use crate::model::{Pack, Plan, close_books, synthetic};
 use crate::ops::Matrix;
 use crate::oracle::output::to_standard_output;
-use anyhow::{Context, Result, ensure};
+use crate::problem::{quote, sentences};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -34,7 +35,10 @@ pub struct SelfTestArgs {
 pub fn run(args: &SelfTestArgs) -> Result<Exit> {
     let packs: Vec<&Pack> =
         Pack::embedded().iter().filter(|p| args.pack.as_ref().is_none_or(|name| p.name == *name)).collect();
-    ensure!(!packs.is_empty(), "no pack {}; oracle packs lists them", args.pack.as_deref().unwrap_or("at all"));
+    if let (Some(name), true) = (&args.pack, packs.is_empty()) {
+        let known: Vec<&str> = Pack::embedded().iter().map(|p| p.name.as_str()).collect();
+        bail!("no pack {}; there are {}", quote(name), known.join(", "));
+    }
     let mut lines = Vec::new();
     let mut failed = 0;
     for pack in &packs {
@@ -45,10 +49,12 @@ pub fn run(args: &SelfTestArgs) -> Result<Exit> {
         failed += usize::from(!outcome.failures.is_empty());
     }
     let threads = THREADS.map(|n| n.to_string()).join(", ");
-    lines.push(format!("each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
-    lines.push(match failed {
-        0 => format!("{} packs passed on {} {}", packs.len(), std::env::consts::ARCH, std::env::consts::OS),
-        n => format!("{n} of {} packs FAILED on {} {}", packs.len(), std::env::consts::ARCH, std::env::consts::OS),
+    lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
+    let machine = format!("{} {}", std::env::consts::ARCH, std::env::consts::OS);
+    lines.push(match (failed, packs.len()) {
+        (0, 1) => format!("1 pack passed on {machine}"),
+        (0, all) => format!("{all} packs passed on {machine}"),
+        (some, all) => format!("{some} of {all} packs FAILED on {machine}"),
     });
     to_standard_output(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))?;
     Ok(if failed == 0 { Exit::Done } else { Exit::Different })
@@ -62,20 +68,24 @@ struct Outcome {
 
 fn test(pack: &Pack) -> Result<Outcome> {
     let (config, tensors) = synthetic::checkpoint(pack)?;
-    let streamed = on_disk(&tensors)?;
-    let resident: Arc<dyn Source> = Arc::new(load_resident(streamed.1.as_ref())?);
-    let books = close_books(&config, resident.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
-    let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| format!("{:?}", books.problems))?;
+    let (_folder, streamed) = on_disk(&tensors)?;
+    let resident: Arc<dyn Source> = Arc::new(load_resident(streamed.as_ref())?);
+    compare(pack, &config, &streamed, &resident)
+}
+
+/// Holds every way of computing the logits against one, and that against the promise.
+fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &Arc<dyn Source>) -> Result<Outcome> {
+    let books = close_books(config, resident.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| sentences(&books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
     let whole = usize::MAX;
-    let expected = logits(&plan, &resident, tokens, &[tokens.len()], 1, whole)?;
+    let expected = logits(&plan, resident, tokens, &[tokens.len()], 1, whole)?;
     let hash = hash(&expected);
     let mut failures = Vec::new();
     if hash != *logits_sha256 {
         failures.push(format!("the logits' bits are not those that were promised: sha256 {logits_sha256}"));
     }
-    let source = &streamed.1;
     let mut check = |what: &str, got: Matrix<f32>| {
         let differs = got.data().iter().zip(expected.data()).position(|(a, b)| a.to_bits() != b.to_bits());
         if got.rows() != expected.rows() || differs.is_some() {
@@ -83,13 +93,13 @@ fn test(pack: &Pack) -> Result<Outcome> {
         }
     };
     let n = tokens.len();
-    check("streaming from a file row by row", logits(&plan, source, tokens, &[n], 1, 1)?);
-    check("streaming from a file", logits(&plan, source, tokens, &[n], 2, 4096)?);
+    check("streaming from a file row by row", logits(&plan, streamed, tokens, &[n], 1, 1)?);
+    check("streaming from a file", logits(&plan, streamed, tokens, &[n], 2, 4096)?);
     for threads in THREADS {
-        check(&format!("{threads} threads"), logits(&plan, &resident, tokens, &[n], threads, whole)?);
+        check(&format!("{threads} threads"), logits(&plan, resident, tokens, &[n], threads, whole)?);
     }
-    check("prefill and one decode step", logits(&plan, &resident, tokens, &[n - 1, 1], 2, whole)?);
-    check("decoding token by token", logits(&plan, &resident, tokens, &vec![1; n], 1, whole)?);
+    check("prefill and one decode step", logits(&plan, resident, tokens, &[n - 1, 1], 2, whole)?);
+    check("decoding token by token", logits(&plan, resident, tokens, &vec![1; n], 1, whole)?);
     Ok(Outcome { hash, failures })
 }
 
@@ -108,7 +118,7 @@ fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Arc<dyn S
     let views = views.collect::<Result<Vec<_>>>()?;
     safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors"))?;
     let opened = crate::checkpoint::SafetensorsFolder::open(folder.path());
-    ensure!(opened.problems.is_empty(), "{:?}", opened.problems);
+    ensure!(opened.problems.is_empty(), sentences(&opened.problems));
     Ok((folder, Arc::new(opened.source.context("the folder has tensors")?)))
 }
 
@@ -146,4 +156,42 @@ fn hash(logits: &Matrix<f32>) -> String {
         sha.update(value.to_le_bytes());
     }
     crate::digest::to_hex(&sha.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::MemorySource;
+
+    /// The first pack's checkpoint, with one bit of one weight altered.
+    fn altered(pack: &Pack) -> (Config, Arc<dyn Source>, Arc<dyn Source>) {
+        let (config, mut tensors) = synthetic::checkpoint(pack).unwrap();
+        let sound = MemorySource::new(tensors.clone()).unwrap();
+        let (_, _, bytes) = tensors.get_mut("model.layers.1.self_attn.v_proj.weight").unwrap();
+        bytes[0] ^= 1;
+        (config, Arc::new(sound), Arc::new(MemorySource::new(tensors).unwrap()))
+    }
+
+    #[test]
+    fn one_bit_of_one_weight_breaks_the_promise() {
+        let pack = &Pack::embedded()[0];
+        let (config, sound, altered) = altered(pack);
+        assert!(compare(pack, &config, &sound, &sound).unwrap().failures.is_empty());
+        let outcome = compare(pack, &config, &altered, &altered).unwrap();
+        assert_ne!(outcome.hash, pack.self_test.logits_sha256);
+        let [only] = &outcome.failures[..] else { panic!("expected one failure, found {:?}", outcome.failures) };
+        assert!(
+            only.contains("not those that were promised") && only.contains(&pack.self_test.logits_sha256),
+            "{only}"
+        );
+    }
+
+    #[test]
+    fn a_stream_that_gives_other_bits_is_noticed() {
+        let pack = &Pack::embedded()[0];
+        let (config, sound, altered) = altered(pack);
+        let outcome = compare(pack, &config, &altered, &sound).unwrap();
+        assert_eq!(outcome.failures.len(), 2, "{:?}", outcome.failures);
+        assert!(outcome.failures.iter().all(|f| f.starts_with("streaming from a file")), "{:?}", outcome.failures);
+    }
 }

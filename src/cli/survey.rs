@@ -56,6 +56,12 @@ pub fn survey(args: &CheckpointArgs) -> Result<Survey> {
         let closed = close_books(config, source.as_ref(), &opened.unavailable, &packs, &args.allow_unused);
         problems.extend_from_slice(&closed.problems);
         notes.extend_from_slice(&closed.notes);
+        if let (Some(path), Some((chosen, why))) = (&args.pack, &closed.pack)
+            && *chosen != packs[0]
+        {
+            let message = format!("is not used: pack {} answers, because of {why}", chosen.name);
+            notes.push(Problem::new("pack-unused", path.display().to_string(), message));
+        }
         books = Some(closed);
     }
     Ok(Survey { path: args.path.clone(), config: opened.config, source: opened.source, books, problems, notes })

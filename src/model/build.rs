@@ -1,15 +1,16 @@
 //! The closed books: pack, config and tensors become a plan, or a list of everything that is wrong.
 
-use super::contract::{Contract, tensor};
-use super::keys::{Keys, Reported, shown};
+use super::contract::{Contract, tensor_name};
+use super::keys::{Keys, Reported, key_name, shown};
 use super::pack::{Field, Inert, Pack};
-use super::plan::{Attention, Head, Layer, Linear, Mixer, Mlp, Plan, QkNorm, RmsNorm, Weight};
+use super::plan::{Attention, Head, Layer, Linear, Mixer, Mlp, Plan, QkNorm, RmsNorm};
+use super::schema::{self, number};
 use super::{rope, rules};
-use crate::Problem;
 use crate::checkpoint::{Config, Source, TensorInfo, same::first_difference};
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::Rope;
+use crate::problem::{Problem, quote, quote_list};
 use std::collections::BTreeSet;
 
 /// No model has more; a config that says so is damaged.
@@ -53,7 +54,8 @@ pub fn close_books(
         return books;
     };
     declare_inert(&mut keys, pack);
-    let mut contract = Contract::new(&pack.tensors, source, unavailable);
+    let folder = config.path.parent().unwrap_or(&config.path).display().to_string();
+    let mut contract = Contract::new(&folder, &pack.tensors, source, unavailable);
     let head_name = contract.name(&pack.tensors.head);
     let hyper = Fields { pack, keys: &mut keys }.read();
     let built = hyper.is_ok();
@@ -69,11 +71,11 @@ pub fn close_books(
     books.pack = Some((pack.clone(), why));
     allow_unused(&mut books, allow);
     if let Some(plan) = &books.plan
-        && books.problems.is_empty()
         && plan.head.tied
-        && let Some(head) = source.tensors().get(&head_name)
+        && let (Some(embed), Some(head)) = (source.tensors().get(&plan.embed.name), source.tensors().get(&head_name))
+        && [embed, head].iter().all(|info| info.shape == plan.embed.shape && info.dtype.decoder().is_some())
     {
-        match compare_tied(source, &plan.embed, head) {
+        match compare_tied(source, embed, head) {
             Ok(note) => books.notes.push(note),
             Err(problem) => books.problems.push(problem),
         }
@@ -83,19 +85,18 @@ pub fn close_books(
 
 /// A head that is stored although it is tied: harmless where it equals the embedding, refused where it doesn't, since
 /// then the config and the tensors say different things.
-fn compare_tied(source: &dyn Source, embed: &Weight, head: &TensorInfo) -> Result<Problem, Problem> {
-    let place = tensor(&head.name);
-    let embed = source.tensors().get(&embed.name).expect("the books have found the embedding");
+fn compare_tied(source: &dyn Source, embed: &TensorInfo, head: &TensorInfo) -> Result<Problem, Problem> {
+    let place = format!("{}, {}", source.files()[head.file].path.display(), tensor_name(&head.name));
     match first_difference(source, embed, head) {
         Ok(None) => {
             let message =
-                format!("stored although tie_word_embeddings is true; it equals {}, which is used", embed.name);
+                format!("stored although tie_word_embeddings is true; it equals {}, which is used", quote(&embed.name));
             Ok(Problem::new("head-tied", place, message))
         }
         Ok(Some(at)) => {
             let message = format!(
                 "tie_word_embeddings is true, but the stored head differs from {} (first at element {at}): which one is meant can't be known",
-                embed.name
+                quote(&embed.name)
             );
             Err(Problem::new("head-tied", place, message))
         }
@@ -109,16 +110,23 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
     let architectures = keys.read("architectures", "a list of texts", |v| {
         v.as_array()?.iter().map(|a| a.as_str()).collect::<Option<Vec<&str>>>()
     });
-    let (model_type, architectures) = (model_type?, architectures?.unwrap_or_default());
+    let (model_type, architectures) = match (model_type?, architectures) {
+        // The family is known all the same.
+        (Some(model_type), Err(Reported)) => (Some(model_type), vec![]),
+        (model_type, architectures) => (model_type, architectures?.unwrap_or_default()),
+    };
     let (pack, why) = match model_type {
         Some(t) => match packs.iter().find(|p| p.model_types.iter().any(|m| m == t)) {
-            Some(pack) => (pack, format!("model_type \"{t}\"")),
+            Some(pack) => (pack, format!("model_type {}", quote(t))),
             None => return Err(keys.report("model-type", "model_type", unknown_family(t, packs))),
         },
         None => {
             let answers = |p: &&Pack| architectures.iter().any(|a| p.architectures.iter().any(|b| a == b));
             match packs.iter().find(answers) {
-                Some(pack) => (pack, format!("architectures {architectures:?}, as there is no model_type")),
+                Some(pack) => (
+                    pack,
+                    format!("architectures {}, as there is no model_type", quote_list(architectures.iter().copied())),
+                ),
                 None => {
                     return Err(keys.report(
                         "model-type",
@@ -130,9 +138,8 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
         }
     };
     if let Some(other) = architectures.iter().find(|a| !pack.architectures.iter().any(|b| *a == b)) {
-        let known = pack.architectures.join(", ");
-        let message =
-            format!("\"{other}\" is not a language model of this family; pack {} answers for {known}", pack.name);
+        let (other, known) = (quote(other), pack.architectures.join(", "));
+        let message = format!("{other} is not a language model of this family; pack {} answers for {known}", pack.name);
         return Err(keys.report("architecture", "architectures", message));
     }
     Ok((pack, why))
@@ -142,7 +149,7 @@ fn unknown_family(found: &str, packs: &[Pack]) -> String {
     let mut known: Vec<&str> = packs.iter().flat_map(|p| &p.model_types).map(String::as_str).collect();
     known.sort_by(|a, b| strsim::jaro_winkler(found, b).total_cmp(&strsim::jaro_winkler(found, a)));
     known.truncate(3);
-    format!("no pack answers for \"{found}\"; the nearest are {} (oracle packs lists all)", known.join(", "))
+    format!("no pack answers for {}; the nearest are {} (oracle packs lists all)", quote(found), known.join(", "))
 }
 
 /// Marks the keys without numeric effect as read, where their value is one that has none.
@@ -168,7 +175,7 @@ fn declare_inert(keys: &mut Keys<'_>, pack: &Pack) {
 /// Takes out what the user allowed.
 fn allow_unused(books: &mut Books, allow: &[String]) {
     for name in allow {
-        let places = [tensor(name), format!("key \"{name}\"")];
+        let places = [tensor_name(name), key_name(name)].map(|place| format!(", {place}"));
         let unused = |p: &Problem| matches!(p.code, "config-unknown-key" | "tensor-surplus");
         let before = books.problems.len();
         books.problems.retain(|p| !(unused(p) && places.iter().any(|place| p.place.ends_with(place.as_str()))));
@@ -176,7 +183,7 @@ fn allow_unused(books: &mut Books, allow: &[String]) {
             books.allowed.push(name.clone());
         } else {
             let message = "names neither an unknown key nor a surplus tensor of this checkpoint";
-            books.notes.push(Problem::new("allow-unused", format!("--allow-unused {name}"), message));
+            books.notes.push(Problem::new("allow-unused", format!("--allow-unused {}", quote(name)), message));
         }
     }
 }
@@ -224,10 +231,13 @@ impl Fields<'_, '_, '_> {
         let norm_eps = self.eps();
         let activation = self.activation();
         let flags = ["qkv_bias", "o_bias", "mlp_bias", "qk_norm", "tie_word_embeddings"].map(|name| self.flag(name));
-        let windows = num_hidden_layers.and_then(|layers| self.windows(layers));
+        let windows = match num_hidden_layers {
+            Ok(layers) => self.windows(layers),
+            Err(Reported) => self.skip(&rules::WINDOW_KEYS),
+        };
         let rope = match (head_dim, max_position_embeddings) {
             (Ok(dim), Ok(max)) => self.rope(dim, max),
-            _ => Err(Reported),
+            _ => self.skip(&rope::KEYS),
         };
         let [qkv_bias, o_bias, mlp_bias, qk_norm, tied] = flags;
         let (num_attention_heads, num_key_value_heads) = heads?;
@@ -250,6 +260,14 @@ impl Fields<'_, '_, '_> {
             windows: windows?,
             rope: rope?,
         })
+    }
+
+    /// Leaves keys unjudged that can't be judged because of what is reported already.
+    fn skip<T>(&mut self, keys: &[&str]) -> Result<T, Reported> {
+        for key in keys {
+            self.keys.raw(key);
+        }
+        Err(Reported)
     }
 
     fn field(&self, name: &str) -> Field {
@@ -322,7 +340,7 @@ impl Fields<'_, '_, '_> {
         let field = self.field("head_dim");
         let key = self.key("head_dim");
         let given = match field.rule.as_deref() {
-            Some("hidden_size / num_attention_heads") => self.keys.count(&key)?,
+            Some(schema::HEAD_DIM) => self.keys.count(&key)?,
             _ => Some(self.count("head_dim")?),
         };
         let dim = match given {
@@ -349,18 +367,27 @@ impl Fields<'_, '_, '_> {
     }
 
     fn eps(&mut self) -> Result<f64, Reported> {
-        let key = self.key("norm_eps");
-        let expected = "a number from 0 to 1";
-        let given = self.keys.read(&key, expected, |v| v.as_f64().filter(|n| (0.0..=1.0).contains(n)))?;
-        let default = self.field("norm_eps").default.and_then(|v| v.as_float());
-        given.or(default).ok_or_else(|| self.missing("norm_eps"))
+        let field = self.field("norm_eps");
+        let given = match &field.key {
+            Some(key) => {
+                let expected = "a number from 0 to 1";
+                self.keys.read(key, expected, |v| v.as_f64().filter(|n| (0.0..=1.0).contains(n)))?
+            }
+            None => field.value.as_ref().and_then(number),
+        };
+        given.or(field.default.as_ref().and_then(number)).ok_or_else(|| self.missing("norm_eps"))
     }
 
     fn activation(&mut self) -> Result<Activation, Reported> {
         let field = self.field("hidden_act");
         let key = self.key("hidden_act");
-        let default = field.default.as_ref().and_then(toml::Value::as_str).unwrap_or("silu");
-        let name = self.keys.text(&key)?.unwrap_or(default);
+        let given = match &field.key {
+            Some(key) => self.keys.text(key)?,
+            None => field.value.as_ref().and_then(toml::Value::as_str),
+        };
+        let Some(name) = given.or(field.default.as_ref().and_then(toml::Value::as_str)) else {
+            return Err(self.missing("hidden_act"));
+        };
         match Activation::parse(name) {
             Some(activation) => Ok(activation),
             None => {
@@ -368,7 +395,7 @@ impl Fields<'_, '_, '_> {
                 Err(self.keys.report(
                     "activation",
                     &key,
-                    format!("unsupported activation \"{name}\"; supported are {known}"),
+                    format!("unsupported activation {}; supported are {known}", quote(name)),
                 ))
             }
         }
@@ -378,17 +405,14 @@ impl Fields<'_, '_, '_> {
         let field = self.field("sliding_window");
         let default = field.default.as_ref().and_then(toml::Value::as_integer).map_or(0, |n| n as usize);
         match field.rule.as_deref() {
-            None => Ok(vec![None; layers]),
-            Some("sliding_window everywhere") => rules::window_everywhere(self.keys, default, layers),
-            Some("sliding_window by layer") => rules::window_by_layer(self.keys, default, layers),
-            Some(other) => {
-                Err(self.keys.report("pack", "sliding_window", format!("the pack names an unknown rule \"{other}\"")))
-            }
+            Some(schema::WINDOW_EVERYWHERE) => rules::window_everywhere(self.keys, default, layers),
+            Some(schema::WINDOW_BY_LAYER) => rules::window_by_layer(self.keys, default, layers),
+            _ => Ok(vec![None; layers]),
         }
     }
 
     fn rope(&mut self, dim: usize, max_position_embeddings: usize) -> Result<Rope, Reported> {
-        let default = self.field("rope").default.and_then(|v| v.as_float());
+        let default = self.field("rope").default.as_ref().and_then(number);
         rope::read(self.keys, default.unwrap_or(10_000.0), dim, max_position_embeddings)
     }
 }

@@ -2,12 +2,14 @@
 
 use super::pack::Tensors;
 use super::plan::Weight;
-use crate::Problem;
 use crate::checkpoint::{Source, TensorInfo};
+use crate::problem::{Problem, quote};
 use std::collections::BTreeSet;
 
 /// A checkpoint's tensors, with a record of which were taken.
 pub struct Contract<'a> {
+    /// Where a tensor is missing, for messages.
+    folder: &'a str,
     names: &'a Tensors,
     source: &'a dyn Source,
     /// Tensors of files that are broken: wanted, but not to be reported again.
@@ -18,11 +20,11 @@ pub struct Contract<'a> {
 }
 
 impl<'a> Contract<'a> {
-    pub fn new(names: &'a Tensors, source: &'a dyn Source, unavailable: &'a BTreeSet<String>) -> Self {
+    pub fn new(folder: &'a str, names: &'a Tensors, source: &'a dyn Source, unavailable: &'a BTreeSet<String>) -> Self {
         let exists = |name: &str| source.tensors().contains_key(name) || unavailable.contains(name);
         let prefix = names.prefixes.iter().find(|p| exists(&names.embed.replace("{prefix}", p)));
         let prefix = prefix.or(names.prefixes.first()).map_or("", String::as_str);
-        Self { names, source, unavailable, prefix, used: BTreeSet::new(), problems: Vec::new() }
+        Self { folder, names, source, unavailable, prefix, used: BTreeSet::new(), problems: Vec::new() }
     }
 
     /// The name of a tensor outside the layers.
@@ -38,8 +40,8 @@ impl<'a> Contract<'a> {
                 self.take(name, shape)
             }
             None => {
-                let message = format!("the pack names no tensor for \"{role}\", which the plan needs");
-                self.problems.push(Problem::new("pack", "tensors.layer", message));
+                let message = format!("the pack names no tensor for {role}, which this config makes necessary");
+                self.problems.push(Problem::new("pack", format!("{}, layer {layer}", self.folder), message));
                 Weight { name: role.to_owned(), shape: shape.to_vec() }
             }
         }
@@ -52,7 +54,7 @@ impl<'a> Contract<'a> {
             None if self.unavailable.contains(&name) => {}
             None => {
                 let message = format!("missing; the plan needs it with shape {}", shown(shape));
-                self.problems.push(Problem::new("tensor-missing", tensor(&name), message));
+                self.problems.push(Problem::new("tensor-missing", tensor_place(self.folder, &name), message));
             }
         }
         self.used.insert(name.clone());
@@ -63,17 +65,22 @@ impl<'a> Contract<'a> {
         self.source.tensors().contains_key(name)
     }
 
+    /// File and tensor, for messages.
+    pub fn place(&self, info: &TensorInfo) -> String {
+        tensor_place(&self.source.files()[info.file].path.display().to_string(), &info.name)
+    }
+
     fn judge(&mut self, info: &TensorInfo, shape: &[usize]) {
-        let file = self.source.files()[info.file].path.display();
+        let place = self.place(info);
         if info.shape != shape {
             let transposed = shape.len() == 2 && info.shape.iter().rev().eq(shape);
             let hint = if transposed { " (transposed)" } else { "" };
-            let message = format!("expected shape {}, found {}{hint} in {file}", shown(shape), shown(&info.shape));
-            self.problems.push(Problem::new("tensor-shape", tensor(&info.name), message));
+            let message = format!("expected shape {}, found {}{hint}", shown(shape), shown(&info.shape));
+            self.problems.push(Problem::new("tensor-shape", &place, message));
         }
         if info.dtype.decoder().is_none() {
-            let message = format!("dtype {} can't be decoded here (F32, F16 and BF16 can), in {file}", info.dtype);
-            self.problems.push(Problem::new("tensor-dtype", tensor(&info.name), message));
+            let message = format!("dtype {} can't be decoded here; F32, F16 and BF16 can", info.dtype);
+            self.problems.push(Problem::new("tensor-dtype", &place, message));
         }
     }
 
@@ -81,6 +88,7 @@ impl<'a> Contract<'a> {
     /// the ignored names.
     pub fn close(mut self) -> (Vec<Problem>, Vec<String>) {
         let mut ignored = Vec::new();
+        let mut surplus = Vec::new();
         let templates: Vec<String> = self.names.ignorable.iter().map(|t| self.name(t)).collect();
         for (name, info) in self.source.tensors() {
             if self.used.contains(name) {
@@ -90,20 +98,26 @@ impl<'a> Contract<'a> {
                 ignored.push(name.clone());
             } else {
                 let message = format!(
-                    "surplus ({} {}); nothing in the plan uses it. If it does not matter, say --allow-unused {name}",
+                    "surplus ({} {}); nothing in the plan uses it. If it does not matter, --allow-unused with this \
+                     name lets it pass",
                     info.dtype,
                     shown(&info.shape),
                 );
-                self.problems.push(Problem::new("tensor-surplus", tensor(name), message));
+                surplus.push(Problem::new("tensor-surplus", self.place(info), message));
             }
         }
+        self.problems.extend(surplus);
         (self.problems, ignored)
     }
 }
 
-/// How a message names a tensor.
-pub fn tensor(name: &str) -> String {
-    format!("tensor {name}")
+/// How messages name a tensor.
+pub fn tensor_name(name: &str) -> String {
+    format!("tensor {}", quote(name))
+}
+
+fn tensor_place(file: &str, name: &str) -> String {
+    format!("{file}, {}", tensor_name(name))
 }
 
 /// `[48, 32]`

@@ -1,6 +1,6 @@
 //! Reading a config so that nothing in it stays unread.
 
-use crate::Problem;
+use crate::problem::{Problem, quote, visible};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -34,11 +34,15 @@ impl<'a> Keys<'a> {
 
     /// Object and key, for messages.
     fn place(&self, key: &str) -> String {
-        format!("{}: key \"{}{key}\"", self.file, self.path)
+        format!("{}, {}", self.file, key_name(&format!("{}{key}", self.path)))
     }
 
+    /// Adds a problem; one that is there already (two fields may share a key) is not repeated.
     pub fn report(&mut self, code: &'static str, key: &str, message: impl Into<String>) -> Reported {
-        self.problems.push(Problem::new(code, self.place(key), message));
+        let problem = Problem::new(code, self.place(key), message);
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
         Reported
     }
 
@@ -109,9 +113,9 @@ impl<'a> Keys<'a> {
         let unread: Vec<_> = self.unread().collect();
         for (key, value) in unread {
             let message = format!(
-                "unknown key (value {}): it could change the numbers, and nothing here reads it. If it does not matter, say --allow-unused {}{key}",
+                "unknown key (value {}): it could change the numbers, and nothing here reads it. If it does not matter, \
+                 --allow-unused with this name lets it pass",
                 shown(value),
-                self.path,
             );
             self.report("config-unknown-key", key, message);
         }
@@ -127,11 +131,16 @@ pub fn positive(value: &Value) -> Option<f64> {
     value.as_f64().filter(|n| n.is_finite() && *n > 0.0)
 }
 
+/// How messages name a key.
+pub fn key_name(key: &str) -> String {
+    format!("key {}", quote(key))
+}
+
 /// A value as it stands in the file, shortened.
 pub fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
-        Some((at, _)) => format!("{} ...", &text[..at]),
-        None => text,
+        Some((at, _)) => format!("{} ...", visible(&text[..at])),
+        None => visible(&text),
     }
 }

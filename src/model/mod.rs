@@ -7,6 +7,7 @@ pub mod pack;
 pub mod plan;
 pub mod rope;
 pub mod rules;
+pub mod schema;
 pub mod synthetic;
 
 pub use build::{Books, close_books};

@@ -1,5 +1,6 @@
 //! A pack: one model family as data.
 
+use super::schema;
 use crate::Problem;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ const EMBEDDED: [&str; 4] = [
 ];
 
 /// What a family's configs and tensors mean.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pack {
     pub name: String,
@@ -40,7 +41,7 @@ pub struct Pack {
 }
 
 /// What `oracle self-test` runs for a pack.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelfTest {
     /// The config of a tiny checkpoint, whose weights are made in code.
@@ -64,13 +65,16 @@ pub struct Field {
     pub null_from: Option<String>,
     /// The value for every model of the family.
     pub value: Option<toml::Value>,
-    /// A named rule, in `model::rules`.
+    /// A named rule: `model::schema` lists them.
     pub rule: Option<String>,
 }
 
 /// As written: a key alone, or a table.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected the name of a config key, or a table of key, default, default_from, null_from, value and rule"
+)]
 enum FieldText {
     Key(String),
     Table(FieldTable),
@@ -99,7 +103,7 @@ impl From<FieldText> for Field {
 }
 
 /// Tensor names as templates: `{prefix}` is one of `prefixes`, `{layer}` a layer's index.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensors {
     /// The first one under which the checkpoint has the embedding is used for all names.
@@ -161,26 +165,19 @@ impl Pack {
 
     /// `others` are the packs that `like` may name.
     fn parse(text: &str, others: &[Pack]) -> Result<Pack, String> {
-        let mut pack: Pack = toml::from_str(text).map_err(|e| e.to_string())?;
+        let mut pack: Pack = toml::from_str(text).map_err(|error| {
+            let line = |at: usize| 1 + text.bytes().take(at).filter(|&b| b == b'\n').count();
+            let place = error.span().map_or(String::new(), |span| format!("line {}: ", line(span.start)));
+            format!("{place}{}", error.message())
+        })?;
         if let Some(like) = &pack.like {
-            let base = others.iter().find(|p| p.name == *like).ok_or(format!("like = \"{like}\": no such pack"))?;
+            let base = others.iter().find(|p| p.name == *like).ok_or_else(|| {
+                let known: Vec<&str> = others.iter().map(|p| p.name.as_str()).collect();
+                format!("like = \"{like}\": there is no such pack; there are {}", known.join(", "))
+            })?;
             pack.inherit(base);
         }
-        for (name, field) in &pack.fields {
-            let sources = [field.key.is_some(), field.value.is_some(), field.rule.is_some() && field.key.is_none()];
-            if sources.iter().filter(|&&s| s).count() != 1 {
-                return Err(format!("fields.{name}: exactly one of key, value and rule says where it comes from"));
-            }
-        }
-        if pack.tensors.prefixes.is_empty() {
-            return Err("tensors.prefixes: at least one is needed (it may be empty text)".into());
-        }
-        for (role, name) in [("embed", &pack.tensors.embed), ("norm", &pack.tensors.norm), ("head", &pack.tensors.head)]
-        {
-            if name.is_empty() {
-                return Err(format!("tensors.{role}: missing"));
-            }
-        }
+        schema::check(&pack)?;
         Ok(pack)
     }
 

@@ -134,13 +134,19 @@ impl Plan {
 
     /// Stored elements that the plan uses, a tied head counted once.
     pub fn parameters(&self) -> u64 {
-        let elements = |w: &Weight| w.shape.iter().product::<usize>() as u64;
-        let mut total = elements(&self.embed) + elements(&self.norm.weight);
+        let mut total = 0u64;
+        let mut add = |w: &Weight| {
+            // A damaged config may promise more than any file holds.
+            let elements = w.shape.iter().fold(1u64, |product, &n| product.saturating_mul(n as u64));
+            total = total.saturating_add(elements);
+        };
+        add(&self.embed);
+        add(&self.norm.weight);
         if !self.head.tied {
-            total += elements(&self.head.linear.weight);
+            add(&self.head.linear.weight);
         }
         for layer in &self.layers {
-            layer.each_weight(&mut |w| total += elements(w));
+            layer.each_weight(&mut add);
         }
         total
     }

@@ -2,7 +2,13 @@
 
 use super::keys::{Found, Keys, Reported, positive};
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::problem::{quote, visible};
 use serde_json::{Map, Value};
+
+/// The keys beside those of a RoPE object that [`read`] reads.
+pub const KEYS: [&str; 4] = ["rope_theta", "rope_scaling", "rope_parameters", ORIGINAL];
+
+const ORIGINAL: &str = "original_max_position_embeddings";
 
 const KINDS: [&str; 6] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
 
@@ -19,6 +25,9 @@ pub fn read(
     if let (Some(l), Some(m)) = (legacy, modern)
         && l != m
     {
+        for key in KEYS {
+            keys.raw(key);
+        }
         return Err(keys.report(
             "config-contradiction",
             "rope_scaling",
@@ -31,7 +40,7 @@ pub fn read(
         (None, None) => ("rope_parameters", EMPTY.get_or_init(Map::new)),
     };
     let outer = Outer {
-        theta: keys.read("rope_theta", "a number greater than one", theta)?,
+        theta: keys.read("rope_theta", "a number greater than one", theta),
         default_theta,
         dim,
         max_position_embeddings,
@@ -44,7 +53,7 @@ pub fn read(
 
 /// What stands outside the RoPE object.
 struct Outer {
-    theta: Option<f64>,
+    theta: Found<f64>,
     default_theta: f64,
     dim: usize,
     max_position_embeddings: usize,
@@ -55,22 +64,39 @@ fn theta(value: &Value) -> Option<f64> {
 }
 
 fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer) -> Result<Rope, Reported> {
-    let inner_theta = keys.read("rope_theta", "a number greater than one", theta)?;
-    let rope_theta = same(keys, "rope_theta", inner_theta, outer.theta)?.unwrap_or(outer.default_theta);
-    let (new, old) = (keys.text("rope_type")?, keys.text("type")?);
-    let kind = same(keys, "rope_type", new, old)?.unwrap_or("default");
-    let dim = outer.dim;
-    let max = outer.max_position_embeddings;
-    if kind != "default" && !KINDS.contains(&kind) {
-        // The keys of an unknown kind can't be judged: one problem is enough.
-        keys.read_all();
-        return Err(keys.report(
-            "rope-type",
-            "rope_type",
-            format!("unknown kind \"{kind}\"; known are {}", KINDS.join(", ")),
-        ));
-    }
+    // Whatever is wrong, the other keys are read as well: so all problems are found, and none is made up.
+    let inner_theta = keys.read("rope_theta", "a number greater than one", theta);
+    let rope_theta = match (inner_theta, outer.theta) {
+        (Ok(inner), Ok(outer)) => same(keys, "rope_theta", inner, outer),
+        _ => Err(Reported),
+    };
+    let kind = match (keys.text("rope_type"), keys.text("type")) {
+        (Ok(new), Ok(old)) => same(keys, "rope_type", new, old).map(|kind| kind.unwrap_or("default")),
+        _ => Err(Reported),
+    };
+    let kind = kind.and_then(|kind| {
+        if KINDS.contains(&kind) {
+            return Ok(kind);
+        }
+        let message = format!("unknown kind {}; known are {}", quote(kind), KINDS.join(", "));
+        Err(keys.report("rope-type", "rope_type", message))
+    });
     let scaling = match kind {
+        Ok(kind) => read_scaling(keys, top, outer, kind),
+        Err(Reported) => {
+            // The keys of an unknown kind can't be judged.
+            keys.read_all();
+            top.raw(ORIGINAL);
+            Err(Reported)
+        }
+    };
+    let rope_theta = rope_theta?.unwrap_or(outer.default_theta);
+    Ok(Rope { dim: outer.dim, rope_theta, scaling: scaling? })
+}
+
+fn read_scaling(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer, kind: &str) -> Result<RopeScaling, Reported> {
+    let (dim, max) = (outer.dim, outer.max_position_embeddings);
+    Ok(match kind {
         "default" => RopeScaling::Default,
         "linear" => RopeScaling::Linear { factor: required(keys.positive("factor"), keys, "factor")? },
         "dynamic" => {
@@ -145,8 +171,7 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer) -> Result<
                 attention_factor,
             }
         }
-    };
-    Ok(Rope { dim, rope_theta, scaling })
+    })
 }
 
 /// YaRN's temperature: `0.1 mscale ln(factor) + 1`.
@@ -163,11 +188,10 @@ fn required<T>(found: Found<T>, keys: &mut Keys<'_>, key: &str) -> Result<T, Rep
 
 /// The trained length: beside the RoPE object (as Phi-3 writes it), inside it, or `max_position_embeddings`.
 fn original(keys: &mut Keys<'_>, top: &mut Keys<'_>, max: usize) -> Result<usize, Reported> {
-    const KEY: &str = "original_max_position_embeddings";
-    let (inner, outer) = (keys.count(KEY)?, top.count(KEY)?);
-    let original = same(keys, KEY, inner, outer)?.unwrap_or(max);
+    let (inner, outer) = (keys.count(ORIGINAL), top.count(ORIGINAL));
+    let original = same(keys, ORIGINAL, inner?, outer?)?.unwrap_or(max);
     if original < 2 {
-        return Err(keys.report("rope-value", KEY, format!("expected at least 2, found {original}")));
+        return Err(keys.report("rope-value", ORIGINAL, format!("expected at least 2, found {original}")));
     }
     Ok(original)
 }
@@ -187,7 +211,11 @@ fn same<T: PartialEq + std::fmt::Display>(keys: &mut Keys<'_>, key: &str, a: Opt
         (Some(a), Some(b)) if a != b => Err(keys.report(
             "config-contradiction",
             key,
-            format!("stands in two places with different values, {a} and {b}"),
+            format!(
+                "stands in two places with different values, {} and {}",
+                visible(&a.to_string()),
+                visible(&b.to_string())
+            ),
         )),
         (a, b) => Ok(a.or(b)),
     }

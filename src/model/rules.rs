@@ -3,6 +3,9 @@
 use super::keys::{Keys, Reported, shown};
 use serde_json::Value;
 
+/// The keys that the rules for windows read.
+pub const WINDOW_KEYS: [&str; 4] = ["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"];
+
 /// `sliding_window everywhere`: one window for all layers (`null`: none).
 pub fn window_everywhere(keys: &mut Keys<'_>, default: usize, layers: usize) -> Result<Vec<Option<usize>>, Reported> {
     let none = keys.is_null("sliding_window");

@@ -1,0 +1,77 @@
+//! An interrupted run leaves the old file or none, and no temporary file.
+#![cfg(unix)]
+
+mod common;
+
+use common::*;
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+fn spawn(copy: &Copy, words: &[&str]) -> Child {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin("oracle"));
+    command.arg("run").arg(copy.path()).args(words).arg("-o").arg(copy.out());
+    command.env_remove("MEMRA_ORACLE_OUT").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn signal(child: &Child, name: &str) {
+    let status =
+        Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).stderr(Stdio::null()).status();
+    // It may have ended already, which `kill` calls an error.
+    status.unwrap();
+}
+
+#[test]
+fn a_run_that_waits_for_its_tokens_can_be_interrupted() {
+    for name in ["INT", "TERM", "KILL"] {
+        let copy = Copy::of("llama-plain");
+        for old in [false, true] {
+            if old {
+                fs::write(copy.out(), OLD).unwrap();
+            }
+            let mut child = spawn(&copy, &["--tokens-file", "-"]);
+            child.stdin.as_mut().unwrap().write_all(b"1 2 ").unwrap();
+            std::thread::sleep(Duration::from_millis(60));
+            assert!(child.try_wait().unwrap().is_none(), "it waits");
+            signal(&child, name);
+            let status = child.wait().unwrap();
+            assert_eq!(status.code(), if name == "KILL" { None } else { Some(130) }, "{name}");
+            if old { copy.assert_old_file() } else { assert_eq!(copy.left(), [""; 0], "{name}") }
+        }
+    }
+}
+
+#[test]
+fn a_run_can_be_interrupted_at_any_time() {
+    let copy = Copy::of("mistral-long");
+    let tokens: Vec<String> = (0..400).map(|i| (i * 7 % 53).to_string()).collect();
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let started = std::time::Instant::now();
+    assert!(spawn(&copy, &tokens).wait().unwrap().success());
+    let whole = started.elapsed();
+    let new = fs::read_to_string(copy.out()).unwrap();
+    let mut interrupted = 0;
+    for name in ["INT", "TERM", "KILL"] {
+        for step in 0..12 {
+            fs::write(copy.out(), OLD).unwrap();
+            let mut child = spawn(&copy, &tokens);
+            std::thread::sleep(whole * step / 11);
+            signal(&child, name);
+            interrupted += usize::from(!child.wait().unwrap().success());
+            let found = fs::read_to_string(copy.out()).unwrap();
+            assert!(found == OLD || found == new, "{name}: the old file or the new one, found:\n{found}");
+            let mut left = copy.left();
+            if name == "KILL" {
+                // Nothing can run after it: between the first byte and the rename a temporary file may stay.
+                for stray in left.iter().filter(|left| left.starts_with(".oracle-")) {
+                    fs::remove_file(copy.out().with_file_name(stray)).unwrap();
+                }
+                left.retain(|left| !left.starts_with(".oracle-"));
+            }
+            assert_eq!(left, ["out.tsv"], "{name}");
+        }
+    }
+    assert!(interrupted >= 3, "some runs were interrupted, found {interrupted}");
+}
