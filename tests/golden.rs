@@ -1,7 +1,10 @@
 //! Every fixture against transformers: the float64 truth and transformers' own float32 logits (oracles/README.md).
 
 use checkpoint_oracle::checkpoint::{self, Source};
-use checkpoint_oracle::exec::{Executor, Input, Rows, Session, reference::Reference};
+use checkpoint_oracle::exec::{
+    Executor, Input, Rows, Session,
+    reference::{Reference, Vectors},
+};
 use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::ops::{Float, Matrix};
 use safetensors::{Dtype, SafeTensors};
@@ -75,11 +78,11 @@ fn load(fixture: &str) -> (Plan, Box<dyn Source>) {
 }
 
 /// Logits of all positions, `[tokens, vocab]`.
-fn run<F: Float>(plan: &Plan, source: &dyn Source, golden: &Golden) -> Matrix<F> {
+fn run<F: Vectors>(plan: &Plan, source: &dyn Source, golden: &Golden) -> Matrix<F> {
     let length = golden.positions.iter().max().unwrap() + 1;
     let mut session = Session::<F>::new(plan, length as usize);
     let input = Input { session: &mut session, tokens: golden.tokens.clone(), positions: golden.positions.clone() };
-    Executor::new(plan, source, &Reference).run(vec![input], Rows::All, &mut ()).unwrap().remove(0)
+    Executor::new(plan, source, &Reference::default()).run(vec![input], Rows::All, &mut ()).unwrap().remove(0)
 }
 
 fn argmax(row: impl Iterator<Item = f64>) -> usize {

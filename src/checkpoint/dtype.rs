@@ -1,7 +1,5 @@
 //! Storage formats of a tensor's elements, and how each becomes float32.
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use serde::Serialize;
 use std::fmt;
 
@@ -74,13 +72,12 @@ impl Dtype {
 
     /// How to turn stored elements into float32; `None` when no decoder exists for this format.
     pub fn decoder(&self) -> Option<Decoder> {
-        let (block_bytes, decode): (usize, Decode) = match self {
-            Self::F32 => (4, decode_f32),
-            Self::F16 => (2, decode_f16),
-            Self::BF16 => (2, decode_bf16),
-            Self::Other(_) => return None,
-        };
-        Some(Decoder { block_elements: 1, block_bytes, decode })
+        match self {
+            Self::F32 => Some(Decoder::F32),
+            Self::F16 => Some(Decoder::F16),
+            Self::BF16 => Some(Decoder::BF16),
+            Self::Other(_) => None,
+        }
     }
 }
 
@@ -94,69 +91,67 @@ impl fmt::Display for Dtype {
 ///
 /// A block is the smallest unit that can be decoded by itself: one element of a plain format, a group of elements
 /// with a shared scale of a block format. A row always starts a new block.
-#[derive(Debug, Clone, Copy)]
-pub struct Decoder {
-    block_elements: usize,
-    block_bytes: usize,
-    decode: Decode,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decoder {
+    F32,
+    F16,
+    BF16,
 }
-
-/// From stored bytes to values; the lengths fit each other.
-type Decode = fn(&[u8], &mut [f32]);
 
 impl Decoder {
     /// Elements of one block: runs start and end at multiples of it.
     pub fn block_elements(&self) -> usize {
-        self.block_elements
+        1
     }
 
     /// Stored bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.block_bytes
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
     }
 
     /// Decodes the consecutive little-endian elements in `bytes` into `out`, exactly: every finite value, infinity and
     /// zero keeps its sign and value, and a NaN stays a NaN.
     ///
+    /// Always inlined, so that it is compiled for the instruction set of the kernel that calls it.
+    ///
     /// # Panics
     /// When `out` is not a whole number of blocks, or `bytes` not as many.
-    #[inline]
+    #[inline(always)]
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
-        let blocks = out.len() / self.block_elements;
-        assert_eq!(out.len(), blocks * self.block_elements, "a run of elements is a whole number of blocks");
-        assert_eq!(bytes.len(), blocks * self.block_bytes, "a run of elements has its format's number of bytes");
-        (self.decode)(bytes, out);
-    }
-}
-
-fn decode_f32(bytes: &[u8], out: &mut [f32]) {
-    let (words, _) = bytes.as_chunks::<4>();
-    for (value, word) in out.iter_mut().zip(words) {
-        *value = f32::from_le_bytes(*word);
-    }
-}
-
-/// bfloat16 is the upper half of a float32.
-fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
-    let (words, _) = bytes.as_chunks::<2>();
-    for (value, word) in out.iter_mut().zip(words) {
-        *value = f32::from_bits(u32::from(u16::from_le_bytes(*word)) << 16);
-    }
-}
-
-/// IEEE 754 binary16. `half` converts slices with the processor's own instruction where there is one, and needs them
-/// aligned: they pass through a buffer that stays in the cache.
-fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-    const RUN: usize = 256;
-    let mut run = [f16::ZERO; RUN];
-    let (words, _) = bytes.as_chunks::<2>();
-    for (values, words) in out.chunks_mut(RUN).zip(words.chunks(RUN)) {
-        let run = &mut run[..words.len()];
-        for (half, word) in run.iter_mut().zip(words) {
-            *half = f16::from_le_bytes(*word);
+        let blocks = out.len() / self.block_elements();
+        assert_eq!(out.len(), blocks * self.block_elements(), "a run of elements is a whole number of blocks");
+        assert_eq!(bytes.len(), blocks * self.block_bytes(), "a run of elements has its format's number of bytes");
+        match self {
+            Self::F32 => each(bytes, out, f32::from_le_bytes),
+            Self::F16 => each(bytes, out, |word| f16_to_f32(u16::from_le_bytes(word))),
+            // bfloat16 is the upper half of a float32.
+            Self::BF16 => each(bytes, out, |word| f32::from_bits(u32::from(u16::from_le_bytes(word)) << 16)),
         }
-        run.convert_to_f32_slice(values);
     }
+}
+
+/// Decodes elements of `N` bytes each by itself.
+#[inline(always)]
+fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    let (words, _) = bytes.as_chunks::<N>();
+    for (value, word) in out.iter_mut().zip(words) {
+        *value = decode(*word);
+    }
+}
+
+/// IEEE 754 binary16, without a branch so that many can be decoded at once: the exponent's bias changes by a
+/// multiplication with 2^112, which is exact and makes subnormals normal.
+#[inline(always)]
+fn f16_to_f32(half: u16) -> f32 {
+    const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
+    let magnitude = u32::from(half & 0x7fff) << 13;
+    // Infinities and NaNs: the largest exponent stays the largest.
+    let special = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    let sign = u32::from(half & 0x8000) << 16;
+    f32::from_bits((f32::from_bits(magnitude) * REBIAS).to_bits() | special | sign)
 }
 
 #[cfg(test)]

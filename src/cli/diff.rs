@@ -3,7 +3,7 @@
 use super::Exit;
 use crate::Problem;
 use crate::oracle::comparison::{Comparison, Input, Side, compare};
-use crate::oracle::file::{OracleFile, Reading};
+use crate::oracle::file::{OracleFile, Reading, STANDARD_INPUT};
 use crate::oracle::output::to_standard_output;
 use crate::oracle::report::Format;
 use crate::oracle::verdict::{Gate, Rules, Verdict};
@@ -97,7 +97,7 @@ pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let reading = if args.strict { Reading::Strict } else { Reading::Lenient };
     let read = |path: &PathBuf| OracleFile::open(path, reading);
     let name =
-        |path: &PathBuf| if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() };
+        |path: &PathBuf| if path.as_os_str() == "-" { STANDARD_INPUT.to_string() } else { path.display().to_string() };
     let names = [name(&args.reference), name(&args.candidate)];
     let files = (read(&args.reference), read(&args.candidate), args.truth.as_ref().map(read).transpose());
     let (reference, candidate, truth) = match files {

@@ -8,6 +8,7 @@ pub mod run;
 pub mod self_test;
 pub mod survey;
 
+use crate::ops::Level;
 use crate::oracle::output::exit_without_leftovers;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -98,6 +99,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    Level::selected().map_err(anyhow::Error::msg)?;
     if let Some(what) = cli.generate {
         return generate::run(what, Cli::command());
     }

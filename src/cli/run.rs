@@ -6,7 +6,6 @@ use crate::checkpoint::Source;
 use crate::exec::observer::NonFinite;
 use crate::exec::{Executor, FirstNonFinite, Input, Rows, Session, reference};
 use crate::model::Plan;
-use crate::ops::Float;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -225,7 +224,7 @@ fn in_vocabulary(tokens: &[u32], vocab_size: usize) -> Result<()> {
 }
 
 /// The last position's logits (none where a value was not finite and that is not allowed), and the first such value.
-fn forward<F: Float>(
+fn forward<F: reference::Vectors>(
     plan: &Plan,
     source: &dyn Source,
     prompt: &Prompt,
@@ -236,7 +235,8 @@ fn forward<F: Float>(
     let mut session = Session::<F>::new(plan, length);
     let input = Input { session: &mut session, tokens: prompt.tokens.clone(), positions: prompt.positions.clone() };
     let mut watch = FirstNonFinite::default();
-    let mut pass = Executor::new(plan, source, &reference::Reference).begin(vec![input], &mut watch)?;
+    let kernels = reference::Reference::default();
+    let mut pass = Executor::new(plan, source, &kernels).begin(vec![input], &mut watch)?;
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
     for (i, layer) in plan.layers.iter().enumerate() {
         if watch.found.is_some() && !allow_nonfinite {

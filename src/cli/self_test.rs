@@ -122,6 +122,7 @@ fn logits(
 ) -> Result<Matrix<f32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     pool.install(|| {
+        let kernels = Reference::default();
         let mut session = Session::new(plan, tokens.len());
         let mut all = Matrix::filled(0, plan.vocab_size, 0.0);
         for &n in chunks {
@@ -131,7 +132,7 @@ fn logits(
                 positions: (first as u32..(first + n) as u32).collect(),
                 session: &mut session,
             };
-            let executor = Executor::with_tile_bytes(plan, source, &Reference, tile_bytes);
+            let executor = Executor::with_tile_bytes(plan, source, &kernels, tile_bytes);
             all.extend_rows(executor.run(vec![input], Rows::All, &mut ())?[0].data());
         }
         Ok(all)

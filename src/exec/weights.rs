@@ -22,13 +22,19 @@ impl Tile<'_> {
         &self.bytes[r * len..][..len]
     }
 
-    /// Decodes row `r` into `out` (`[cols]`); `scratch` holds the float32 values on the way to a wider float.
-    pub fn decode_row<F: Float>(&self, r: usize, scratch: &mut Vec<f32>, out: &mut [F]) {
-        scratch.resize(self.cols, 0.0);
-        self.decoder.decode(self.row(r), scratch);
-        for (o, &v) in out.iter_mut().zip(scratch.iter()) {
-            *o = F::from_f32(v);
-        }
+    /// Decodes the columns of row `r` from `first` on, as many as `out` takes; both ends lie on the format's blocks
+    /// or at the row's end. `scratch` holds the float32 values on the way to a wider float.
+    #[inline(always)]
+    pub fn decode<F: Float>(&self, r: usize, first: usize, scratch: &mut Vec<f32>, out: &mut [F]) {
+        let bytes = self.bytes_of(r, first, out.len());
+        F::fill_from_f32(out, scratch, |values| self.decoder.decode(bytes, values));
+    }
+
+    /// Stored bytes of `count` columns of row `r` from `first` on.
+    #[inline(always)]
+    pub fn bytes_of(&self, r: usize, first: usize, count: usize) -> &[u8] {
+        let at = |column: usize| column / self.decoder.block_elements() * self.decoder.block_bytes();
+        &self.row(r)[at(first)..at(first + count)]
     }
 }
 
@@ -78,7 +84,7 @@ impl<'a> Reader<'a> {
         let (_, cols) = weight.rows_and_cols();
         let tile = self.tile(self.info(weight)?, 0, 1, cols)?;
         let mut out = vec![F::ZERO; cols];
-        tile.decode_row(0, &mut Vec::new(), &mut out);
+        tile.decode(0, 0, &mut Vec::new(), &mut out);
         Ok(out)
     }
 
@@ -93,7 +99,7 @@ impl<'a> Reader<'a> {
         let mut out = Matrix::filled(indices.len(), cols, F::ZERO);
         let mut scratch = Vec::new();
         for (index, row) in indices.zip(out.iter_rows_mut()) {
-            self.tile(info, index, 1, cols)?.decode_row(0, &mut scratch, row);
+            self.tile(info, index, 1, cols)?.decode(0, 0, &mut scratch, row);
         }
         Ok(out)
     }

@@ -6,6 +6,7 @@
 pub mod activation;
 pub mod attention;
 pub mod float;
+pub mod level;
 pub mod matrix;
 pub mod norm;
 pub mod rope;
@@ -13,4 +14,5 @@ pub mod softmax;
 
 pub use activation::Activation;
 pub use float::Float;
+pub use level::Level;
 pub use matrix::Matrix;

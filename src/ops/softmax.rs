@@ -3,16 +3,35 @@
 use super::Float;
 
 /// Softmax in place: subtract the maximum, exp, sum in ascending order, divide.
+///
+/// Always inlined, so that it is compiled for the instruction set of the kernel that calls it.
+#[inline(always)]
 pub fn softmax<F: Float>(x: &mut [F]) {
-    let max = x.iter().fold(F::NEG_INFINITY, |m, &v| m.max(v));
-    let mut sum = F::ZERO;
+    let max = maximum(x);
     for v in x.iter_mut() {
         *v = (*v - max).exp();
-        sum += *v;
+    }
+    let mut sum = F::ZERO;
+    for &v in x.iter() {
+        sum += v;
     }
     for v in x.iter_mut() {
         *v = *v / sum;
     }
+}
+
+/// The largest value, whatever the order in which it is looked for.
+#[inline(always)]
+fn maximum<F: Float>(x: &[F]) -> F {
+    const LANES: usize = 16;
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [F::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        for (max, &v) in lanes.iter_mut().zip(chunk) {
+            *max = max.max(v);
+        }
+    }
+    lanes.iter().chain(rest).fold(F::NEG_INFINITY, |max, &v| max.max(v))
 }
 
 #[cfg(test)]

@@ -214,6 +214,8 @@ fn overlapping_tensors_are_both_named() {
     folder.assert_refused("tensor-overlap", &[SINGLE, "tensor `b`", "4..12 overlap 0..8 of `a`"]);
     with_two(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#, 8)
         .assert_refused("tensor-overlap", &["`a`", "`b`"]);
+    let by_one_byte = with_two(r#"{"dtype":"U8","shape":[2],"data_offsets":[7,9]}"#, 9);
+    by_one_byte.assert_refused("tensor-overlap", &["`b`", "7..9 overlap 0..8 of `a`"]);
     with_two(r#"{"dtype":"F32","shape":[1],"data_offsets":[8,12]}"#, 12).assert_sound();
 }
 

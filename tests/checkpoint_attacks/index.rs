@@ -1,6 +1,6 @@
 //! Sharded checkpoints and their index.
 
-use super::made::{Folder, INDEX, SINGLE, assert_says};
+use super::made::{Folder, INDEX, SINGLE, assert_says, shard};
 
 fn cut_one_byte(folder: &Folder, name: &str) -> u64 {
     let len = std::fs::metadata(folder.join(name)).unwrap().len();
@@ -149,6 +149,29 @@ fn a_stray_copy_of_a_tensor_is_not_read() {
     folder.write_good("b.safetensors", &["b", "c"]);
     folder.assert_noted("tensor-duplicate", &["b.safetensors", "`b`", "the index decides"]);
     assert_eq!(folder.open().source.unwrap().tensors()["b"].file, 0);
+}
+
+#[test]
+fn a_broken_stray_copy_does_not_hide_the_tensor() {
+    let folder = Folder::with_two_shards();
+    let c = r#""c":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}"#;
+    let broken = r#""b":{"dtype":"F32","shape":[9],"data_offsets":[24,28]}"#;
+    folder.put("b.safetensors", &shard(&format!("{{{c},{broken}}}"), &[0; 28]));
+    folder.assert_refused("tensor-size", &["b.safetensors", "`b`"]);
+    let opened = folder.open();
+    assert!(opened.unavailable.is_empty());
+    assert_eq!(opened.source.unwrap().tensors()["b"].file, 0);
+}
+
+#[test]
+fn a_tensor_without_a_usable_file_name_is_not_read_from_a_file_that_holds_it() {
+    let folder = Folder::with_two_shards();
+    folder.put_index(r#"{"a":"a.safetensors","b":"../a.safetensors","c":"b.safetensors"}"#);
+    folder.assert_refused("index-file-name", &[INDEX, "tensor `b`", "leads out of the folder"]);
+    assert_eq!(folder.notes(), [""; 0]);
+    let opened = folder.open();
+    assert_eq!(opened.unavailable.iter().collect::<Vec<_>>(), ["b"]);
+    assert!(!opened.source.unwrap().tensors().contains_key("b"));
 }
 
 #[test]

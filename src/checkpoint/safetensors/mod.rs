@@ -205,6 +205,7 @@ impl OpenedFolder {
                         strays.push((file, entry.name));
                         continue;
                     }
+                    Some(None) if index.as_ref().is_some_and(|index| index.misplaced.contains(&entry.name)) => continue,
                     Some(None) => unnamed.push(entry.name.clone()),
                     _ => {}
                 }
@@ -239,6 +240,8 @@ impl OpenedFolder {
             self.unavailable.extend(index.misplaced);
             self.problems.extend(index.problems);
         }
+        // A broken copy does not make a tensor unavailable that another file serves.
+        self.unavailable.retain(|name| !tensors.contains_key(name));
         if !shards.is_empty() {
             let files = shards.iter().map(|shard| shard.file.clone()).collect();
             self.source = Some(SafetensorsFolder { tensors, shards, files });

@@ -50,7 +50,7 @@ pub enum FileError {
     )]
     HeaderConflict { file: String, line: usize, key: String, found: String, first_line: usize, first: String },
 
-    #[error("{file}: line {line}: a {key} record has {found} tab-separated fields; expected {expected}")]
+    #[error("{file}: line {line}: the {key} record has {found} tab-separated fields; expected {expected}")]
     FieldCount { file: String, line: usize, key: String, found: usize, expected: usize },
 
     /// Only in strict reading.

@@ -12,6 +12,9 @@ use std::fmt;
 /// The value of the `format` header.
 pub const FORMAT: &str = "memra-checkpoint-oracle-v1";
 
+/// What messages and reports call a file that is read from standard input.
+pub const STANDARD_INPUT: &str = "standard input";
+
 /// The receipt keys this program writes. `--strict` reading refuses every other key that is not a header.
 pub const RECEIPTS: [&str; 8] = [
     "oracle_version",

@@ -1,7 +1,7 @@
 //! The grammar we accept.
 
 use super::error::shown;
-use super::{FORMAT, FileError, HEADERS, Logits, NumericClass, OracleFile, RECEIPTS, is_plain_range};
+use super::{FORMAT, FileError, HEADERS, Logits, NumericClass, OracleFile, RECEIPTS, STANDARD_INPUT, is_plain_range};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -22,7 +22,7 @@ impl OracleFile {
     /// Reads the file at `path`; `-` is standard input.
     pub fn open(path: &Path, reading: Reading) -> Result<Self, FileError> {
         if path.as_os_str() == "-" {
-            return Self::read("standard input", io::stdin().lock(), reading);
+            return Self::read(STANDARD_INPUT, io::stdin().lock(), reading);
         }
         let name = path.display().to_string();
         let file = File::open(path).map_err(|cause| FileError::Unreadable { file: name.clone(), cause })?;

@@ -9,7 +9,7 @@ impl OracleFile {
     /// Fails with `InvalidInput`, before anything is written, where the value is not a v1 file: no tokens, no
     /// logits, a text with a tab or a line break, a receipt under a header's name, a position count that is not the
     /// token count, logits of another width than the class; and with the writer's own errors.
-    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_to(&self, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
         self.check().map_err(|sentence| io::Error::new(io::ErrorKind::InvalidInput, sentence))?;
         writeln!(out, "format\t{FORMAT}")?;
         writeln!(out, "engine\t{}", self.engine)?;

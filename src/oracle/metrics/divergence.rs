@@ -11,10 +11,13 @@ pub fn kl_divergence(r: &[f64], c: &[f64]) -> Option<f64> {
     let (lse_r, lse_c) = (log_sum_exp(r)?, log_sum_exp(c)?);
     let weights: Vec<f64> = r.iter().map(|&value| libm::exp(value - lse_r)).collect();
     let differences = || r.iter().zip(c).map(|(&r, &c)| c - r);
-    let mean: f64 = weights.iter().zip(differences()).map(|(p, d)| p * d).sum();
+    let total: f64 = weights.iter().sum();
+    let average =
+        |of: &dyn Fn(f64) -> f64| weights.iter().zip(differences()).map(|(p, d)| p * of(d)).sum::<f64>() / total;
+    let mean = average(&|d| d);
     let divergence = if differences().all(|d| (d - mean).abs() < 1.0) {
-        // ln(sum p exp(d - mean)) equals the sum below, and does not cancel where the rows are close.
-        libm::log1p(weights.iter().zip(differences()).map(|(p, d)| p * libm::expm1(d - mean)).sum())
+        // ln(sum p exp(d)) - sum p d, with the mean taken out of d: it does not cancel where the rows are close.
+        libm::log1p(average(&|d| libm::expm1(d - mean))) - average(&|d| d - mean)
     } else {
         let term = |(&p, (&r, &c)): (&f64, (&f64, &f64))| if p > 0.0 { p * ((r - lse_r) - (c - lse_c)) } else { 0.0 };
         weights.iter().zip(r.iter().zip(c)).map(term).sum()

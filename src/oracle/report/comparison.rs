@@ -2,6 +2,7 @@
 
 use super::{Case, Outcome, Page, Report, Suite, Table};
 use crate::oracle::comparison::{Comparison, Side};
+use crate::oracle::file::STANDARD_INPUT;
 use crate::oracle::metrics::{Extreme, Metrics, Ranked, UlpBin, Worst};
 use crate::oracle::printable::{exact, exact_logit, short};
 use crate::oracle::truth::{Distance, TruthReport};
@@ -49,7 +50,7 @@ impl Report for Comparison {
         let hints = self.hints.iter().map(|hint| format!("hint: {}", hint.message));
         let case = Case {
             name: format!("{} agrees with {}", self.candidate.file, self.reference.file),
-            file: Some(self.candidate.file.clone()),
+            file: Some(self.candidate.file.clone()).filter(|file| file != STANDARD_INPUT),
             outcome: match self.verdict {
                 Verdict::Identical | Verdict::WithinTolerance => Outcome::Passed,
                 Verdict::Different => Outcome::Failed,

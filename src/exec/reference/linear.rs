@@ -1,0 +1,90 @@
+//! `linear` in exact order: stored rows are decoded and transposed slice by slice, panels are spread over the threads.
+
+use super::lanes::{Lanes, prefetch};
+use super::panel::{self, DEPTH, MAX_ROWS, Packed};
+use super::vectors::{Vectors, Work};
+use crate::exec::weights::Tile;
+use crate::ops::{Float, Level, Matrix};
+use rayon::prelude::*;
+
+/// See [`Kernels::linear`](crate::exec::Kernels::linear).
+pub fn linear<F: Vectors>(level: Level, x: &Matrix<F>, w: &Tile<'_>, out: &mut Matrix<F>, first: usize) {
+    let tokens = x.rows();
+    let packed = Packed::of(x);
+    // One slot of MAX_ROWS rows per task, whatever the level: [task][tokens, rows of the task].
+    let mut sums = vec![F::ZERO; w.rows.div_ceil(MAX_ROWS) * tokens * MAX_ROWS];
+    sums.par_chunks_mut(tokens * MAX_ROWS).enumerate().for_each_init(Scratch::new, |scratch, (task, sums)| {
+        let rows = task * MAX_ROWS..w.rows.min((task + 1) * MAX_ROWS);
+        F::run(level, Panels { packed: &packed, w, rows, scratch, sums });
+    });
+    for (task, sums) in sums.chunks_exact(tokens * MAX_ROWS).enumerate() {
+        let start = task * MAX_ROWS;
+        let count = MAX_ROWS.min(w.rows - start);
+        for (t, sums) in sums.chunks_exact(MAX_ROWS).enumerate() {
+            out.row_mut(t)[first + start..][..count].copy_from_slice(&sums[..count]);
+        }
+    }
+}
+
+/// What one thread needs, kept from task to task.
+struct Scratch<F> {
+    /// Float32 values on the way to a wider float.
+    narrow: Vec<f32>,
+    /// `[rows of a panel, DEPTH]`
+    decoded: Vec<F>,
+    /// `[DEPTH, rows of a panel]`
+    panel: Vec<F>,
+    /// `[tokens, rows of a panel]`
+    sums: Vec<F>,
+}
+
+impl<F: Float> Scratch<F> {
+    fn new() -> Self {
+        let square = || vec![F::ZERO; MAX_ROWS * DEPTH];
+        Self { narrow: Vec::new(), decoded: square(), panel: square(), sums: Vec::new() }
+    }
+}
+
+/// The outputs of up to MAX_ROWS rows: `sums` is `[tokens, MAX_ROWS]`.
+struct Panels<'a, F> {
+    packed: &'a Packed<F>,
+    w: &'a Tile<'a>,
+    rows: std::ops::Range<usize>,
+    scratch: &'a mut Scratch<F>,
+    sums: &'a mut [F],
+}
+
+impl<F: Float> Work<F> for Panels<'_, F> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes<F>>(self) {
+        let Self { packed, w, rows, scratch, sums } = self;
+        let width = 2 * V::N;
+        for start in rows.clone().step_by(width) {
+            let count = width.min(rows.end - start);
+            scratch.sums.clear();
+            scratch.sums.resize(packed.tokens() * width, F::ZERO);
+            for column in (0..w.cols).step_by(DEPTH) {
+                let depth = DEPTH.min(w.cols - column);
+                for (r, row) in scratch.decoded.chunks_exact_mut(DEPTH).take(count).enumerate() {
+                    w.decode(start + r, column, &mut scratch.narrow, &mut row[..depth]);
+                    // The rows lie far apart in memory: without a hint each slice would be waited for.
+                    let (row, column) =
+                        if column + depth < w.cols { (start + r, column + depth) } else { (start + r + width, 0) };
+                    if row < w.rows {
+                        prefetch(w.bytes_of(row, column, DEPTH.min(w.cols - column)));
+                    }
+                }
+                // SAFETY: the caller has enabled V's instructions. Rows beyond `count` hold leftovers, whose sums are
+                // not read.
+                unsafe {
+                    panel::transpose::<F, V>(&scratch.decoded, DEPTH, depth, &mut scratch.panel);
+                    panel::accumulate::<F, V>(packed, column, depth, &scratch.panel, &mut scratch.sums);
+                }
+            }
+            let at = start - rows.start;
+            for (out, sums) in sums.chunks_exact_mut(MAX_ROWS).zip(scratch.sums.chunks_exact(width)) {
+                out[at..at + count].copy_from_slice(&sums[..count]);
+            }
+        }
+    }
+}
