@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Check on an x86-64 Debian 12 machine that 64-bit Arm computes the same bits.
 #
-# Builds the binary twice, for this machine and for aarch64, and runs the second one under qemu's user emulation:
-# the hashes of `oracle self-test` must be the same, and so must the files of `oracle run` on one fixture per family
-# with 1, 2 and 7 threads on each. Prints what it compares. Exit 0: all the same; 1: something differs; 2: a tool is missing.
+# Builds the binary twice, for this machine and for aarch64, and runs the second one under qemu's user emulation: the
+# hashes of `oracle self-test` must be the same, with each instruction set that either side has, and so must the files of
+# `oracle run` on one fixture per family with 1, 2 and 7 threads on each. Prints what it compares.
+# Exit 0: all the same; 1: something differs; 2: a tool is missing.
 #
 # Needs these packages, and some minutes for the two builds:
 #   dpkg --add-architecture arm64 && apt-get update
@@ -67,6 +68,24 @@ if diff <(sed '$d' "$scratch/native.txt") <(sed '$d' "$scratch/arm.txt"); then
 else
     failed=1
 fi
+
+echo
+echo "each instruction set of each side:"
+for level in portable baseline avx2 avx512; do
+    for side in native arm; do
+        # A level that the processor has not is refused.
+        if ! ORACLE_SIMD=$level "$side" packs >"$scratch/out.txt" 2>"$scratch/err.txt"; then
+            echo "$side, $level: skipped: $(cat "$scratch/err.txt")"
+            continue
+        fi
+        ORACLE_SIMD=$level "$side" self-test >"$scratch/level.txt" || failed=1
+        if diff <(sed '$d' "$scratch/native.txt") <(sed '$d' "$scratch/level.txt"); then
+            echo "$side, $level: the same hashes"
+        else
+            failed=1
+        fi
+    done
+done
 
 echo
 for fixture in llama-bias-llama3 mistral-window qwen2-window-yarn qwen3-plain; do
