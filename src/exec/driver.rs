@@ -121,6 +121,11 @@ impl<F: Float> Seer<'_, F> {
 }
 
 impl<F: Float> Pass<'_, '_, F> {
+    /// The hidden states after the last step, `[tokens of all inputs, hidden_size]`.
+    pub fn hidden(&self) -> &Matrix<F> {
+        &self.hidden
+    }
+
     /// Computes the next layer.
     ///
     /// # Errors

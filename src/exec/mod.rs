@@ -2,6 +2,7 @@
 
 pub mod driver;
 pub mod kernels;
+pub mod memory;
 pub mod observer;
 pub mod reference;
 pub mod session;

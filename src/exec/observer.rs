@@ -45,10 +45,10 @@ pub struct NonFinite {
     pub value: f64,
 }
 
-impl fmt::Display for NonFinite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stage, row, column, value } = self;
-        write!(f, "{value} first appears in {stage} (token {row}, column {column})")
+impl NonFinite {
+    /// What it is and in which stage: "NaN first appears in layer.3.mixer.q".
+    pub fn first(&self) -> String {
+        format!("{} first appears in {}", self.value, self.stage)
     }
 }
 
@@ -73,11 +73,11 @@ mod tests {
         let mut watch = FirstNonFinite::default();
         let mut see = |name, data| {
             watch.see(Stage { layer: Some(3), name }, &Matrix::from_vec(2, 2, data));
-            watch.found.map(|f| f.to_string())
+            watch.found.map(|f| (f.first(), f.row, f.column))
         };
         assert_eq!(see("mixer.in", vec![1.0f32, 2.0, 3.0, 4.0]), None);
-        let first = "NaN first appears in layer.3.mixer.q (token 1, column 0)";
-        assert_eq!(see("mixer.q", vec![1.0, 2.0, f32::NAN, 4.0]).as_deref(), Some(first));
-        assert_eq!(see("mixer.out", vec![f32::INFINITY; 4]).as_deref(), Some(first));
+        let first = Some(("NaN first appears in layer.3.mixer.q".to_owned(), 1, 0));
+        assert_eq!(see("mixer.q", vec![1.0, 2.0, f32::NAN, 4.0]), first);
+        assert_eq!(see("mixer.out", vec![f32::INFINITY; 4]), first);
     }
 }

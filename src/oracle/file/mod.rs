@@ -122,6 +122,18 @@ pub enum Logits {
     F64(Vec<f64>),
 }
 
+impl From<Vec<f32>> for Logits {
+    fn from(values: Vec<f32>) -> Self {
+        Self::F32(values)
+    }
+}
+
+impl From<Vec<f64>> for Logits {
+    fn from(values: Vec<f64>) -> Self {
+        Self::F64(values)
+    }
+}
+
 impl Logits {
     /// Number of values.
     pub fn len(&self) -> usize {

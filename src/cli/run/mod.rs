@@ -1,0 +1,371 @@
+//! `oracle run CKPT TOKEN...` (also `run-oracle`): the reference logits of the last position, as an oracle file.
+
+mod lanes;
+mod memory;
+mod prompts;
+
+use super::survey::{CheckpointArgs, Survey, survey};
+use super::{Exit, say};
+use crate::checkpoint::Source;
+use crate::exec::memory::{Load, bound};
+use crate::exec::observer::NonFinite;
+use crate::exec::reference::{self, Reference};
+use crate::model::Plan;
+use crate::oracle::{Logits, NumericClass, OracleFile, Output};
+use crate::problem::visible;
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use lanes::{Distance, Lane, lane, sessions};
+use prompts::{Prompt, PromptArgs, prompts};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oracle run fixtures/llama-plain 1 2 3 4 -o ref.tsv
+  oracle run fixtures/qwen3-plain 5,17,3 --top 5 > ref.tsv
+  tokenizer-of-yours prompt.txt | oracle run models/smollm2 --tokens-file - -o ref.tsv
+  oracle run models/smollm2 --prompts prompts.jsonl -o refs --max-memory 500MB")]
+pub struct RunArgs {
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
+
+    #[command(flatten)]
+    prompts: PromptArgs,
+
+    /// Where to write the file, standard output by default; with --prompts, the folder for the files
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Arithmetic: f32 is the reference that others compare with, f64 the truth that tells how much of a difference is
+    /// rounding
+    #[arg(long, value_enum, default_value_t = Numeric::F32)]
+    numeric: Numeric,
+
+    /// Compute the truth as well, in the same pass, and record how far the result is from it
+    #[arg(long, conflicts_with = "numeric")]
+    with_truth: bool,
+
+    /// Threads; no bit depends on it [default: all processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+
+    /// Refuse a run that may take more memory than this (such as 500MB or 2GiB), before it starts
+    #[arg(long, value_name = "SIZE", value_parser = memory::parse)]
+    max_memory: Option<u64>,
+
+    /// Show the K largest logits on standard error
+    #[arg(long, value_name = "K")]
+    top: Option<usize>,
+
+    /// What weights_sha256 covers: the headers alone, or every byte of the files
+    #[arg(long, value_enum, default_value_t = Digest::Headers)]
+    weights_digest: Digest,
+
+    /// Go on when a value is NaN or infinite, and write the file
+    #[arg(long)]
+    allow_nonfinite: bool,
+
+    /// Neither progress nor summary
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Numeric {
+    F32,
+    F64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Digest {
+    Headers,
+    Full,
+}
+
+/// Runs the checkpoint and writes a file for each prompt.
+///
+/// # Errors
+/// Bad arguments, a checkpoint with problems, an unreadable weight, an unwritable output: nothing is written then.
+pub fn run(args: &RunArgs) -> Result<Exit> {
+    let started = Instant::now();
+    let prompts = prompts(&args.prompts)?;
+    let outputs = outputs(args, &prompts)?;
+    let survey = survey(&args.checkpoint)?;
+    survey.refuse_problems()?;
+    if !args.quiet {
+        for note in &survey.notes {
+            say(format_args!("note: {note}"));
+        }
+    }
+    let (Some(config), Some(source), Some(books)) = (&survey.config, &survey.source, &survey.books) else {
+        bail!("{}: neither problems nor a checkpoint", survey.path.display());
+    };
+    let plan = books.plan.as_ref().context("books without problems have a plan")?;
+    for prompt in &prompts {
+        prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
+    if let Some(most) = args.max_memory {
+        let tokens: Vec<usize> = prompts.iter().map(|p| p.tokens.len()).collect();
+        let load = Load { tokens: &tokens, floats: args.floats(), threads: pool.current_num_threads() };
+        memory::check(bound(plan, source.as_ref(), load), most)?;
+    }
+
+    let bar = progress(plan, source.as_ref(), args.quiet);
+    let evaluated = pool.install(|| evaluate(args, plan, source, &prompts, &bar))?;
+    bar.finish_and_clear();
+    let written = evaluated.nonfinite.is_none() || args.allow_nonfinite;
+    if let Some(bad) = evaluated.nonfinite {
+        let (word, rest) = match written {
+            true => ("warning", ""),
+            false => ("error", ". Nothing was written; --allow-nonfinite writes the file all the same"),
+        };
+        say(format_args!("{word}: {}: {}{rest}", survey.path.display(), described(bad, &prompts)));
+    }
+    if !written {
+        return Ok(Exit::Different);
+    }
+
+    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref())?;
+    source.check_unchanged()?;
+    let mut truths = evaluated.truth.into_iter().flatten();
+    for ((prompt, logits), output) in prompts.into_iter().zip(evaluated.logits).zip(outputs) {
+        let mut receipts = receipts.clone();
+        if let Some(truth) = truths.next() {
+            let Distance { max, rms } = Distance::between(&logits.to_f64(), &truth.to_f64());
+            receipts.push(("truth_max_abs".to_owned(), format!("{max:e}")));
+            receipts.push(("truth_rms".to_owned(), format!("{rms:e}")));
+        }
+        let file = OracleFile {
+            engine: reference::ENGINE.to_owned(),
+            numeric_class: match args.numeric {
+                Numeric::F32 => NumericClass::Float32,
+                Numeric::F64 => NumericClass::Float64,
+            },
+            tokens: prompt.tokens,
+            positions: Some(prompt.positions),
+            receipts,
+            logits,
+        };
+        output.file.commit(|mut out| file.write_to(&mut out))?;
+        report(args, &survey, &file, &output.name);
+    }
+    if !args.quiet {
+        summary(bar.position(), started);
+    }
+    Ok(if evaluated.nonfinite.is_some() { Exit::Different } else { Exit::Done })
+}
+
+impl RunArgs {
+    /// Bytes of a float of each executor in the pass.
+    fn floats(&self) -> &'static [usize] {
+        match (self.numeric, self.with_truth) {
+            (Numeric::F32, false) => &[4],
+            (Numeric::F64, _) => &[8],
+            (Numeric::F32, true) => &[4, 8],
+        }
+    }
+}
+
+/// Where one prompt's file goes.
+struct Target {
+    /// For the summary.
+    name: String,
+    file: Output,
+}
+
+/// Opens every output before the long work.
+fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Target>> {
+    let open = |path: Option<&Path>| -> Result<Target> {
+        let name = path.map_or("standard output".to_owned(), |p| p.display().to_string());
+        Ok(Target { name, file: Output::open(path)? })
+    };
+    let (Some(folder), Some(_)) = (&args.output, &args.prompts.prompts) else {
+        return Ok(vec![open(args.output.as_deref())?]);
+    };
+    match std::fs::create_dir(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(e).with_context(|| format!("{}: the folder can't be made", folder.display()))?;
+        }
+        _ => {
+            ensure!(folder.is_dir(), "{}: expected a folder for the files of --prompts, found a file", folder.display())
+        }
+    }
+    let file = |prompt: &Prompt| folder.join(format!("{}.tsv", prompt.id.as_deref().unwrap_or_default()));
+    prompts.iter().map(|prompt| open(Some(&file(prompt)))).collect()
+}
+
+/// What came out of the pass, one row per prompt.
+struct Evaluated {
+    logits: Vec<Logits>,
+    truth: Option<Vec<Logits>>,
+    /// The first value that was not finite, in any executor. The rows are not to be used then, unless that is allowed.
+    nonfinite: Option<NonFinite>,
+}
+
+/// Takes every executor through the layers side by side: the weights of a layer are read once from the disk.
+fn evaluate(
+    args: &RunArgs,
+    plan: &Plan,
+    source: &Arc<dyn Source>,
+    prompts: &[Prompt],
+    bar: &ProgressBar,
+) -> Result<Evaluated> {
+    let kernels = Reference::default();
+    let (mut narrow, mut wide);
+    let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
+    if args.numeric == Numeric::F32 {
+        narrow = sessions::<f32>(plan, prompts);
+        lanes.push(lane(plan, source, &kernels, prompts, &mut narrow)?);
+    }
+    if args.numeric == Numeric::F64 || args.with_truth {
+        wide = sessions::<f64>(plan, prompts);
+        lanes.push(lane(plan, source, &kernels, prompts, &mut wide)?);
+    }
+    let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
+    for (i, layer) in plan.layers.iter().enumerate() {
+        bar.set_message(format!("layer {}/{}", i + 1, plan.layers.len()));
+        for lane in &mut lanes {
+            lane.step()?;
+        }
+        layer.each_weight(&mut |w| bar.inc(stored(&w.name)));
+        let nonfinite = lanes.iter().find_map(|lane| lane.nonfinite());
+        if nonfinite.is_some() && !args.allow_nonfinite {
+            return Ok(Evaluated { logits: vec![], truth: None, nonfinite });
+        }
+    }
+    bar.set_message("head");
+    let mut rows = Vec::new();
+    let mut nonfinite = None;
+    for lane in lanes {
+        let (logits, found) = lane.finish()?;
+        rows.push(logits);
+        nonfinite = nonfinite.or(found);
+    }
+    bar.inc(stored(&plan.head.linear.weight.name));
+    let mut rows = rows.into_iter();
+    let logits = rows.next().unwrap_or_default();
+    Ok(Evaluated { logits, truth: rows.next(), nonfinite })
+}
+
+/// A value that is not finite, with the prompt and the token where it is.
+fn described(bad: NonFinite, prompts: &[Prompt]) -> String {
+    // Behind the layers there is one row per prompt.
+    let last_only = bad.stage.layer.is_none() && bad.stage.name != "embed";
+    let mut row = bad.row;
+    for prompt in prompts {
+        let rows = if last_only { 1 } else { prompt.tokens.len() };
+        if row < rows {
+            let token = if last_only { prompt.tokens.len() - 1 } else { row };
+            let id = prompt.id.as_ref().map_or(String::new(), |id| format!("prompt {id}, "));
+            return format!("{} ({id}token {token}, column {})", bad.first(), bad.column);
+        }
+        row -= rows;
+    }
+    bad.first()
+}
+
+/// The records that say what made a file, the same for every prompt.
+fn receipts(
+    args: &RunArgs,
+    survey: &Survey,
+    config_sha256: String,
+    plan: &Plan,
+    source: &dyn Source,
+) -> Result<Vec<(String, String)>> {
+    let (digest, weights_sha256) = match args.weights_digest {
+        Digest::Headers => ("headers", source.headers_sha256()?),
+        Digest::Full => ("full", source.full_sha256()?),
+    };
+    let mut receipts = vec![
+        ("oracle_version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("config_sha256", config_sha256),
+        ("weights_digest", digest.to_owned()),
+        ("weights_sha256", weights_sha256),
+        ("plan_sha256", plan.sha256()),
+        ("executor_backend", "reference".to_owned()),
+    ];
+    let allowed = survey.books.as_ref().map_or(&[][..], |books| &books.allowed);
+    if !allowed.is_empty() {
+        receipts.push(("allowed_unused", visible(&allowed.join(","))));
+    }
+    Ok(receipts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// A bar over the bytes of all layers and the head, on a terminal.
+fn progress(plan: &Plan, source: &dyn Source, quiet: bool) -> ProgressBar {
+    let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
+    let mut total = stored(&plan.head.linear.weight.name);
+    for layer in &plan.layers {
+        layer.each_weight(&mut |w| total += stored(&w.name));
+    }
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {msg}  {bytes}/{total_bytes}  {eta} left");
+    ProgressBar::new(total).with_style(style.expect("the template is sound"))
+}
+
+/// Indices by descending logit; ties by ascending index, and what is not a number last.
+fn ranked(logits: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    let key = |i: usize| if logits[i].is_nan() { f64::NEG_INFINITY } else { logits[i] };
+    order.sort_by(|&a, &b| key(b).total_cmp(&key(a)));
+    order
+}
+
+/// What a person wants to know of one file: the largest logits where they are asked for, and a line.
+fn report(args: &RunArgs, survey: &Survey, file: &OracleFile, name: &str) {
+    let values = file.logits.to_f64();
+    let ranked = ranked(&values);
+    if let Some(k) = args.top {
+        say(format_args!("{:>4}  {:>8}  {:>14}  bits", "rank", "token", "logit"));
+        for (rank, &i) in ranked.iter().take(k).enumerate() {
+            say(format_args!("{:>4}  {i:>8}  {:>14.6}  {}", rank + 1, values[i], file.logits.hex(i)));
+        }
+        if let [first, second, ..] = *ranked {
+            say(format_args!("margin of the first over the second: {:.6}", values[first] - values[second]));
+        }
+    }
+    if args.quiet {
+        return;
+    }
+    let layers = survey.books.as_ref().and_then(|b| b.plan.as_ref()).map_or(0, |p| p.layers.len());
+    let pack = survey.books.as_ref().and_then(|b| b.pack.as_ref()).map_or("", |(p, _)| &p.name);
+    let plural = if file.tokens.len() == 1 { "" } else { "s" };
+    let truth = match (file.receipt("truth_max_abs"), file.receipt("truth_rms")) {
+        (Some(max), Some(rms)) => format!("; from the truth at most {} (RMS {})", short(max), short(rms)),
+        _ => String::new(),
+    };
+    say(format_args!(
+        "{name}: {pack}, {layers} layers, {} token{plural}, {} logits; argmax {} ({:.4}){truth}",
+        file.tokens.len(),
+        file.vocab(),
+        ranked[0],
+        values[ranked[0]],
+    ));
+}
+
+/// A number of a receipt with three digits.
+fn short(number: &str) -> String {
+    number.parse::<f64>().map_or(number.to_owned(), |n| format!("{n:.2e}"))
+}
+
+fn summary(bytes: u64, started: Instant) {
+    let peak = memory::peak().map_or(String::new(), |bytes| format!(", peak memory {}", HumanBytes(bytes)));
+    say(format_args!("read {} in {:.2} s{peak}", HumanBytes(bytes), started.elapsed().as_secs_f64()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_rank_by_index_and_nan_comes_last() {
+        assert_eq!(ranked(&[1.0, 2.0, f64::NAN, 2.0, f64::NEG_INFINITY]), [1, 3, 0, 2, 4]);
+    }
+}

@@ -1,0 +1,210 @@
+//! What to run: one sequence from the command line, or many from a file.
+
+use crate::problem::quote;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// Token ids, as words or separated by commas
+    #[arg(value_name = "TOKEN", allow_negative_numbers = true)]
+    tokens: Vec<String>,
+
+    /// Read the token ids from a file (`-`: standard input), separated by white space or commas
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    tokens_file: Option<PathBuf>,
+
+    /// Positions of the tokens, separated by commas (0,1,2,... by default). RoPE uses them; causal masks and sliding
+    /// windows count tokens
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    positions: Option<String>,
+
+    /// Many prompts in one pass over the weights, one JSON object a line (`-`: standard input):
+    /// {"id": "a", "tokens": [1, 2], "positions": [0, 1]}. The output is a folder, with one file ID.tsv each
+    #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = ["tokens", "tokens_file", "positions"])]
+    pub prompts: Option<PathBuf>,
+}
+
+/// One sequence: one position per token.
+#[derive(Debug, PartialEq)]
+pub struct Prompt {
+    /// Its name in a file of prompts.
+    pub id: Option<String>,
+    pub tokens: Vec<u32>,
+    pub positions: Vec<u32>,
+}
+
+/// A line of a file of prompts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    id: String,
+    tokens: Vec<u32>,
+    positions: Option<Vec<u32>>,
+}
+
+/// The prompts of the command line, at least one.
+///
+/// # Errors
+/// No token, something that is not a number, positions of another count, an unreadable file.
+pub fn prompts(args: &PromptArgs) -> Result<Vec<Prompt>> {
+    if let Some(path) = &args.prompts {
+        let text = text_of(path)?;
+        return many(&text).with_context(|| path.display().to_string());
+    }
+    let tokens = match &args.tokens_file {
+        Some(path) => {
+            let tokens = numbers(&text_of(path)?, "token").with_context(|| path.display().to_string())?;
+            ensure!(!tokens.is_empty(), "{}: holds no token", path.display());
+            tokens
+        }
+        None => {
+            let tokens = numbers(&args.tokens.join(" "), "token")?;
+            ensure!(
+                !tokens.is_empty(),
+                "no tokens: give token ids after the checkpoint, or --tokens-file, or --prompts"
+            );
+            tokens
+        }
+    };
+    let positions = args.positions.as_deref().map(|list| numbers(list, "position")).transpose()?;
+    Ok(vec![Prompt::new(None, tokens, positions).context("--positions")?])
+}
+
+impl Prompt {
+    fn new(id: Option<String>, tokens: Vec<u32>, positions: Option<Vec<u32>>) -> Result<Self> {
+        let positions = positions.unwrap_or_else(|| (0..tokens.len() as u32).collect());
+        let (expected, found) = (tokens.len(), positions.len());
+        ensure!(expected == found, "expected one position per token ({expected}), found {found}");
+        Ok(Self { id, tokens, positions })
+    }
+
+    /// One more than the largest position.
+    pub fn length(&self) -> usize {
+        self.positions.iter().max().map_or(0, |&p| p as usize + 1)
+    }
+
+    /// # Errors
+    /// A token that is not below `vocab_size`.
+    pub fn check_vocabulary(&self, vocab_size: usize) -> Result<()> {
+        let Some((at, t)) = self.tokens.iter().enumerate().find(|&(_, &t)| t as usize >= vocab_size) else {
+            return Ok(());
+        };
+        let prompt = self.id.as_ref().map_or(String::new(), |id| format!("prompt {}, ", quote(id)));
+        bail!("{prompt}token {at}: {t} is beyond the vocabulary of {vocab_size} (0 to {})", vocab_size - 1)
+    }
+}
+
+fn many(text: &str) -> Result<Vec<Prompt>> {
+    let mut prompts = Vec::new();
+    // Some file systems take names that differ in case only for the same.
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let number = number + 1;
+        let mut read = || -> Result<Prompt> {
+            let line: Line = serde_json::from_str(line).map_err(|e| {
+                anyhow::anyhow!("expected {{\"id\": text, \"tokens\": [...], \"positions\": [...]}}: {e}")
+            })?;
+            file_name(&line.id)?;
+            ensure!(!line.tokens.is_empty(), "prompt {} has no tokens", quote(&line.id));
+            if let Some(other) = seen.insert(line.id.to_lowercase(), number) {
+                bail!("id {} stands in line {other} already", quote(&line.id));
+            }
+            let shown = quote(&line.id);
+            Prompt::new(Some(line.id), line.tokens, line.positions).with_context(|| format!("prompt {shown}"))
+        };
+        prompts.push(read().with_context(|| format!("line {number}"))?);
+    }
+    ensure!(!prompts.is_empty(), "holds no prompt");
+    Ok(prompts)
+}
+
+/// # Errors
+/// `id` is no name of a file on every system.
+fn file_name(id: &str) -> Result<()> {
+    let allowed = |c: char| c.is_alphanumeric() || "-_.+=@ ".contains(c);
+    let sound = !id.is_empty() && id.len() <= 200 && id.chars().all(allowed) && !id.starts_with(['.', ' ', '-']);
+    ensure!(
+        sound && !id.ends_with(' '),
+        "id {} can't name a file: expected 1 to 200 letters, digits and -_.+=@, not starting with - or a point",
+        quote(id)
+    );
+    Ok(())
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    /// Ten million tokens take less.
+    const LIMIT: u64 = 64_000_000;
+    let mut text = String::new();
+    let mut reader: Box<dyn Read> = if path.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).with_context(|| format!("{}: can't be opened", path.display()))?)
+    };
+    let n = reader.by_ref().take(LIMIT).read_to_string(&mut text);
+    let n = n.with_context(|| format!("{}: can't be read as text", path.display()))?;
+    ensure!((n as u64) < LIMIT, "{}: expected less than {LIMIT} bytes", path.display());
+    Ok(text)
+}
+
+/// Numbers separated by white space, commas or both.
+fn numbers(text: &str, what: &str) -> Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    let mut pieces = text.split(',').peekable();
+    while let Some(piece) = pieces.next() {
+        let before = numbers.len();
+        for word in piece.split_whitespace() {
+            let number = if word.bytes().all(|b| b.is_ascii_digit()) { word.parse().ok() } else { None };
+            numbers.push(number.with_context(|| {
+                let (at, shown) = (numbers.len(), quote(word));
+                format!("{what} {at}: expected a whole number from 0 to {}, found {shown}", u32::MAX)
+            })?);
+        }
+        // Nothing but a trailing comma may stand alone.
+        ensure!(numbers.len() > before || pieces.peek().is_none(), "{what} {before}: there is none before a comma");
+    }
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_as_words_or_with_commas() {
+        for text in ["1 2 3", "1,2,3", " 1, 2,3\n", "1,\n2,\t3,", "1 , 2 ,3", "1 2,3"] {
+            assert_eq!(numbers(text, "token").unwrap(), [1, 2, 3], "{text:?}");
+        }
+        for text in ["1,,2", "-1", "+1", "1.5", "x", "4294967296", "0x10", ",1", ",", "1,,", "\u{664}"] {
+            assert!(numbers(text, "token").is_err(), "{text:?}");
+        }
+        assert!(numbers(" \n", "token").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_of_prompts_is_read_line_by_line() {
+        let text = "{\"id\": \"a\", \"tokens\": [1, 2]}\n\n{\"id\": \"b\", \"tokens\": [3], \"positions\": [9]}\n";
+        let expected = [
+            Prompt { id: Some("a".into()), tokens: vec![1, 2], positions: vec![0, 1] },
+            Prompt { id: Some("b".into()), tokens: vec![3], positions: vec![9] },
+        ];
+        assert_eq!(many(text).unwrap(), expected);
+        for (line, wanted) in [
+            ("", "holds no prompt"),
+            ("[1]", "line 1: expected {"),
+            ("{\"id\": \"a\", \"tokens\": []}", "no tokens"),
+            ("{\"id\": \"a\", \"tokens\": [1], \"position\": [0]}", "unknown field"),
+            ("{\"id\": \"a\", \"tokens\": [-1]}", "line 1"),
+            ("{\"id\": \"a\", \"tokens\": [1], \"positions\": [0, 1]}", "one position per token (1), found 2"),
+            ("{\"id\": \"../a\", \"tokens\": [1]}", "can't name a file"),
+            ("{\"id\": \"a\", \"tokens\": [1]}\n{\"id\": \"A\", \"tokens\": [1]}", "line 2: id `A` stands in line 1"),
+        ] {
+            let error = format!("{:#}", many(line).unwrap_err());
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}
