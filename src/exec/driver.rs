@@ -2,7 +2,7 @@
 
 use super::kernels::Kernels;
 use super::observer::{Observer, Stage};
-use super::session::{LayerState, Session};
+use super::state::{LayerState, Session};
 use super::weights::Weights;
 use crate::checkpoint::Source;
 use crate::model::plan::{Attention, Linear, Mixer, Mlp, Plan, RmsNorm};
@@ -56,14 +56,13 @@ impl<'a, F: Float> Executor<'a, F> {
     /// meet: a result doesn't depend on what else is in the pass.
     ///
     /// # Errors
-    /// The source can't be read.
-    ///
-    /// # Panics
-    /// Tokens and positions of an input differ in number, or there is none.
+    /// The source can't be read, or an input doesn't fit its session ([`StateError`](super::state::StateError)).
     pub fn begin<'s>(self, inputs: Vec<Input<'s, F>>, observer: &mut dyn Observer<F>) -> Result<Pass<'a, 's, F>> {
+        for Input { session, tokens, positions } in &inputs {
+            session.accept(tokens, positions, self.plan.vocab_size)?;
+        }
         let mut tokens = Vec::new();
         let segments = inputs.into_iter().map(|Input { session, tokens: new, positions }| {
-            assert!(!new.is_empty() && new.len() == positions.len(), "one position per token, and at least one token");
             let rows = tokens.len()..tokens.len() + new.len();
             tokens.extend(new);
             let ropes = self.plan.ropes.iter().map(|r| r.table(&positions, session.length())).collect();
@@ -178,9 +177,9 @@ impl<F: Float> Pass<'_, '_, F> {
                 });
             }
             let LayerState::Kv(kv) = &mut segment.session.layers[*layer];
-            kv.keys.extend_rows(k.data());
-            kv.values.extend_rows(v.slice_rows(segment.rows.clone()).data());
-            attended.extend_rows(compute.kernels.attend(spec, &q, segment.session.len, kv).data());
+            kv.append(&k, &v.slice_rows(segment.rows.clone()));
+            attended.extend_rows(compute.kernels.attend(spec, &q, segment.session.len, kv.kv()).data());
+            kv.settle();
         }
         see.at("mixer.attend", &attended);
         compute.linear(&attended, &attention.o)

@@ -5,10 +5,10 @@ pub mod kernels;
 pub mod memory;
 pub mod observer;
 pub mod reference;
-pub mod session;
+pub mod state;
 pub mod weights;
 
 pub use driver::{Executor, Input, Pass, Rows};
 pub use kernels::Kernels;
 pub use observer::{FirstNonFinite, Observer, Stage};
-pub use session::Session;
+pub use state::{Session, SessionOptions};

@@ -25,9 +25,11 @@ impl AttentionSpec {
     }
 }
 
-/// Keys (after RoPE) and values of every token so far, `[slots, num_key_value_heads * head_dim]` each.
+/// Keys (after RoPE) and values of the tokens so far, `[slots, num_key_value_heads * head_dim]` each.
 #[derive(Debug, Clone)]
 pub struct Kv<F> {
+    /// The slot of the first row: those before it have been dropped, and no query that is still to come sees them.
+    pub first: usize,
     pub keys: Matrix<F>,
     pub values: Matrix<F>,
 }
@@ -52,7 +54,7 @@ pub fn attend<F: Float>(
     scores.clear();
     for s in visible.clone() {
         let mut dot = F::ZERO;
-        for (&a, &b) in q.iter().zip(&kv.keys.row(s)[columns.clone()]) {
+        for (&a, &b) in q.iter().zip(&kv.keys.row(s - kv.first)[columns.clone()]) {
             dot += a * b;
         }
         scores.push(dot * scale);
@@ -60,7 +62,7 @@ pub fn attend<F: Float>(
     softmax(scores);
     out.fill(F::ZERO);
     for (s, &p) in visible.zip(scores.iter()) {
-        for (o, &v) in out.iter_mut().zip(&kv.values.row(s)[columns.clone()]) {
+        for (o, &v) in out.iter_mut().zip(&kv.values.row(s - kv.first)[columns.clone()]) {
             *o += p * v;
         }
     }
@@ -90,7 +92,8 @@ mod tests {
 
     #[test]
     fn zero_scores_average_the_visible_values() {
-        let kv = Kv { keys: Matrix::filled(3, 1, 0.0f32), values: Matrix::from_vec(3, 1, vec![100.0, 2.0, 4.0]) };
+        let kv =
+            Kv { first: 0, keys: Matrix::filled(3, 1, 0.0f32), values: Matrix::from_vec(3, 1, vec![100.0, 2.0, 4.0]) };
         let mut out = [0.0];
         attend(&spec(Some(2)), 1, 2, &[1.0], &kv, &mut Vec::new(), &mut out);
         assert_eq!(out, [3.0]);

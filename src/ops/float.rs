@@ -37,6 +37,10 @@ pub trait Float:
     /// Exact.
     fn to_f64(self) -> f64;
     fn is_finite(self) -> bool;
+    /// Little endian.
+    fn write_le(self, out: &mut dyn std::io::Write) -> std::io::Result<()>;
+    /// From as many bytes as the type has, little endian.
+    fn from_le(bytes: &[u8]) -> Self;
     /// Correctly rounded.
     fn sqrt(self) -> Self;
 
@@ -89,6 +93,12 @@ impl Float for f32 {
     }
     fn to_f64(self) -> f64 {
         f64::from(self)
+    }
+    fn write_le(self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        out.write_all(&self.to_le_bytes())
+    }
+    fn from_le(bytes: &[u8]) -> Self {
+        Self::from_le_bytes(bytes.try_into().expect("as many bytes as the type has"))
     }
     fn is_finite(self) -> bool {
         self.is_finite()
@@ -162,6 +172,12 @@ impl Float for f64 {
     }
     fn to_f64(self) -> f64 {
         self
+    }
+    fn write_le(self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        out.write_all(&self.to_le_bytes())
+    }
+    fn from_le(bytes: &[u8]) -> Self {
+        Self::from_le_bytes(bytes.try_into().expect("as many bytes as the type has"))
     }
     fn is_finite(self) -> bool {
         self.is_finite()

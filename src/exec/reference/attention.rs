@@ -73,8 +73,9 @@ impl<F: Float> Work<F> for Task<'_, F> {
         // All slots that any of these tokens sees.
         let slots = spec.visible(slot_of(0)).start..slot_of(rows - 1) + 1;
         let columns = kv_head * dim..(kv_head + 1) * dim;
-        let keys = Panels::of_rows::<V>(&kv.keys, slots.clone(), columns.clone());
-        let values = Panels::of_columns::<V>(&kv.values, slots.clone(), columns);
+        let rows_of = |slots: &Range<usize>| slots.start - kv.first..slots.end - kv.first;
+        let keys = Panels::of_rows::<V>(&kv.keys, rows_of(&slots), columns.clone());
+        let values = Panels::of_columns::<V>(&kv.values, rows_of(&slots), columns);
 
         let mut scores = vec![F::ZERO; TOKENS * slots.len().next_multiple_of(width)];
         let stride = scores.len() / TOKENS;
