@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod cli;
 pub mod digest;
+pub mod engine;
 pub mod exec;
 pub mod model;
 pub mod ops;

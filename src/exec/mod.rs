@@ -1,6 +1,7 @@
 //! Running a plan: layers streamed one at a time through an executor.
 
 pub mod driver;
+pub mod faults;
 pub mod kernels;
 pub mod memory;
 pub mod observer;
