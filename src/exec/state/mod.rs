@@ -82,7 +82,7 @@ pub struct SessionOptions {
 pub struct Session<F> {
     pub(super) layers: Vec<LayerState<F>>,
     pub(super) len: usize,
-    length: usize,
+    pub(super) length: usize,
     options: SessionOptions,
 }
 
