@@ -217,12 +217,10 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
         "q/k norm",
         per_layer(plan, |layer| {
             let Mixer::Attention(a) = &layer.mixer;
-            a.qk_norm
-                .as_ref()
-                .map_or("none".to_owned(), |n| {
-                    let order = if n.after_rope { "after" } else { "before" };
-                    format!("RMSNorm per head {order} RoPE, eps {}", number(n.q.eps))
-                })
+            a.qk_norm.as_ref().map_or("none".to_owned(), |n| {
+                let order = if n.after_rope { "after" } else { "before" };
+                format!("RMSNorm per head {order} RoPE, eps {}", number(n.q.eps))
+            })
         }),
     );
     row(
