@@ -225,8 +225,9 @@ def bench(args: argparse.Namespace, folder: Path, scratch: Path) -> dict:
             cold = measure.run(command)
             if cold.disk_bytes < 0.95 * total:
                 raise SystemExit(
-                    f"a cold run read {cold.disk_bytes / 1e9:.2f} GB of {total / 1e9:.2f} GB from the disk: the page cache was not dropped, or "
-                    f"{folder} is not on a disk (dropped: {method})")
+                    f"a cold run read {cold.disk_bytes / 1e9:.2f} GB of {total / 1e9:.2f} GB from the disk: the page cache was not "
+                    f"dropped (method: {method}), or {folder} is not on a disk"
+                )
             warm = measure.run(command)
             runs[count]["cold"].append(cold)
             runs[count]["warm"].append(warm)
