@@ -144,6 +144,7 @@ def main() -> None:
         parser.error(f"{args.model}: no config.json there; scripts/fetch_models.py makes a checkpoint")
     if not args.oracle.is_file():
         parser.error(f"{args.oracle}: no such file; cargo build --release makes it")
+    measure.warn_if_busy()
     with tempfile.TemporaryDirectory(prefix="oracle-peers-") as scratch:
         results = [bench(args, count, Path(scratch)) for count in args.tokens]
     if args.json:

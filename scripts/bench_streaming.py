@@ -288,6 +288,7 @@ def main() -> None:
         parser.error("--runs and --layers: at least 1")
     if not args.oracle.is_file():
         parser.error(f"{args.oracle}: no such file; cargo build --release makes it")
+    measure.warn_if_busy()
     signal.signal(signal.SIGTERM, stop)
     temporary = args.dir is None
     folder = Path(tempfile.mkdtemp(prefix="oracle-streaming-")) if temporary else args.dir

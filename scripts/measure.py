@@ -114,6 +114,13 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} {platform.release().split('-')[0]}"
 
 
+def warn_if_busy() -> None:
+    """Say so when something else has been running: figures of a busy machine are no figures."""
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        say(f"warning: the load average is {load:.2f}; measure on an idle machine")
+
+
 def tokens(count: int, vocab: int) -> list[int]:
     """The token ids of every measurement: (7919 i + 1009) mod vocab, all different up to the vocabulary's size."""
     return [(7919 * i + 1009) % vocab for i in range(count)]
