@@ -66,7 +66,7 @@ fn the_families_are_listed_with_their_model_types() {
 #[test]
 fn the_man_page_and_the_completions_know_every_subcommand() {
     for (what, start) in [
-        ("man", ".ie"),
+        ("man", ".TH oracle 1"),
         ("complete-bash", "_oracle()"),
         ("complete-zsh", "#compdef oracle"),
         ("complete-fish", "# Print an optspec"),
