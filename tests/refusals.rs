@@ -216,10 +216,14 @@ fn an_unknown_key_that_could_change_the_numbers() {
     set("llama-plain", "sliding_window", json!(5)).assert_refused(&["`sliding_window`"]);
     set("llama-plain", "a\u{202e}b", json!("\u{1b}c\u{202e}")).assert_refused(&["`a\\u{202e}b`", "\\u{202e}"]);
     // A key near one that is not there is likely to be meant for it.
-    for (key, meant) in [("headdim", "head_dim"), ("rope_thta", "rope_theta"), ("rope_scalign", "rope_scaling")] {
+    for (key, meant) in
+        [("rope_thta", "rope_theta"), ("rope_scalign", "rope_scaling"), ("sep_token_di", "sep_token_id")]
+    {
         let sentence = format!("key `{key}`: unknown key (value 3): it could change the numbers");
         set("llama-plain", key, json!(3)).assert_refused(&[&sentence, &format!("(did you mean `{meant}`?)")]);
     }
+    let copy = set("llama-plain", "headdim", json!(6)).config(|map| drop(map.remove("head_dim")));
+    copy.assert_refused(&["`headdim`", "(did you mean `head_dim`?)"]);
     let copy = Copy::of("llama-linear-tied-stored").config(|map| {
         map["rope_scaling"].as_object_mut().unwrap().insert("rope_typ".into(), json!("linear"));
         map["rope_scaling"].as_object_mut().unwrap().remove("rope_type");

@@ -44,8 +44,8 @@ pub struct DiffArgs {
     pub tolerance: Option<Measured>,
 
     /// With --tolerance auto: how many times as far from the truth as the reference the candidate may be, in the
-    /// largest and in the RMS difference. 8 lets honest float32 engines pass, whatever their order of summation, and
-    /// stops half precision
+    /// largest and in the RMS difference. 8 lets float32 engines pass that sum in another order, and stops half
+    /// precision
     #[arg(long, value_name = "K", value_parser = factor, requires = "tolerance", default_value_t = DEFAULT_FACTOR)]
     pub factor: f64,
 
