@@ -663,8 +663,8 @@ fn a_file_of_tokens_that_is_none() {
 fn positions_that_do_not_fit() {
     let copy = Copy::of("llama-plain");
     for (list, wanted) in [
-        ("0,1", "--positions: expected one per token (3), found 2"),
-        ("0,1,2,3", "--positions: expected one per token (3), found 4"),
+        ("0,1", "--positions: expected one position per token (3), found 2"),
+        ("0,1,2,3", "--positions: expected one position per token (3), found 4"),
         ("0,-1,2", "position 1: expected a whole number from 0 to 4294967295, found `-1`"),
         ("0,1,4294967296", "position 2: expected a whole number"),
         ("0,1,x", "position 2: expected a whole number from 0 to 4294967295, found `x`"),
@@ -823,8 +823,8 @@ fn nan_or_infinity_in_the_weights_is_traced_to_its_layer_and_operation() {
         ),
         ("model.layers.0.self_attn.o_proj.weight", f32::NAN, "NaN first appears in layer.0.mixer.out"),
         ("model.layers.0.mlp.down_proj.weight", f32::NAN, "NaN first appears in layer.0.mlp.out"),
-        ("model.norm.weight", f32::NAN, "NaN first appears in norm (token 0, column 10)"),
-        ("lm_head.weight", f32::NAN, "NaN first appears in head (token 0, column 0)"),
+        ("model.norm.weight", f32::NAN, "NaN first appears in norm (token 2, column 10)"),
+        ("lm_head.weight", f32::NAN, "NaN first appears in head (token 2, column 0)"),
     ] {
         let copy = spoilt(tensor, value);
         // Headers can't show it.
