@@ -2,7 +2,7 @@
 
 mod lanes;
 mod memory;
-mod prompts;
+pub(super) mod prompts;
 
 use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};

@@ -152,7 +152,7 @@ fn text_of(path: &Path) -> Result<String> {
 }
 
 /// Numbers separated by white space, commas or both.
-fn numbers(text: &str, what: &str) -> Result<Vec<u32>> {
+pub fn numbers(text: &str, what: &str) -> Result<Vec<u32>> {
     let mut numbers = Vec::new();
     let mut pieces = text.split(',').peekable();
     while let Some(piece) = pieces.next() {

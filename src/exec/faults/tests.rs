@@ -13,7 +13,7 @@ const FIXTURES: [&str; 8] = [
     "llama-bias-llama3",
     "llama-linear-tied-stored",
     "llama-longrope",
-    "mistral-defaults-yarn",
+    "llama-yarn",
     "mistral-window",
     "qwen2-layer-types-dynamic",
     "qwen3-bias-yarn",
@@ -151,7 +151,7 @@ fn a_name_that_is_not_there_gets_its_nearest() {
 
 #[test]
 fn a_name_without_its_variant_is_the_first_that_applies() {
-    let (plan, _) = load("mistral-defaults-yarn");
+    let (plan, _) = load("llama-yarn");
     assert_eq!(inject("kv-quantized", &plan).unwrap().fault().name, "kv-quantized:q8_0");
     assert_eq!(inject("yarn-attention-factor:squared", &plan).unwrap().to_string(), "yarn-attention-factor:squared");
     // This factor is 0.85 in the config; its logarithm is taken to be that of no scaling, as without a factor.
@@ -198,8 +198,8 @@ fn recommended_probes_are_longer_than_windows_and_reach_beyond_the_trained_lengt
         ("mistral-long", "plain", 19, 18),
         ("llama-plain", "plain", 12, 11),
         ("llama-bias-llama3", "sparse", 8, 383),
-        ("llama-longrope", "short", 6, 11),
-        ("llama-longrope", "first-long", 7, 12),
+        ("llama-longrope", "short", 5, 11),
+        ("llama-longrope", "first-long", 6, 12),
     ] {
         let (plan, _) = load(fixture);
         let probes = Probe::recommended(&plan);
