@@ -148,7 +148,8 @@ fn the_same_numbers_summed_from_the_other_end_are_other_bits() {
 #[test]
 fn zeros_subnormals_and_what_is_not_finite_are_those_of_the_definition() {
     let tiny = f32::from_bits(1);
-    let special = [0.0, -0.0, tiny, -tiny, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, 1.0];
+    let special =
+        [0.0, -0.0, tiny, -tiny, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, 1.0];
     // Every special value meets every other one, by itself and among ordinary numbers.
     let (rows, cols) = (special.len(), 40);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
@@ -205,6 +206,7 @@ fn check_attend<F: Vectors>(heads: (usize, usize), dim: usize, window: Option<us
     let mut noise = Noise((dim + tokens * 7 + past) as u32);
     let q = attention_matrix::<F>(&mut noise, tokens, heads.0 * dim);
     let kv = Kv {
+        first: 0,
         keys: attention_matrix(&mut noise, past + tokens, heads.1 * dim),
         values: attention_matrix(&mut noise, past + tokens, heads.1 * dim),
     };
@@ -249,7 +251,7 @@ fn a_window_of_another_size_gives_other_bits() {
     };
     let mut noise = Noise(3);
     let q = attention_matrix::<f32>(&mut noise, 20, 12);
-    let kv = Kv { keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
+    let kv = Kv { first: 0, keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
     let got = Reference::default().attend(&spec(5), &q, 0, &kv);
     assert_ne!(bits(got.data()), bits(attended(&spec(6), &q, 0, &kv).data()));
 }
