@@ -7,6 +7,7 @@ pub(super) mod prompts;
 use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
 use crate::checkpoint::Source;
+use crate::exec::accelerated::{self, Accelerated};
 use crate::exec::memory::{Load, bound};
 use crate::exec::observer::NonFinite;
 use crate::exec::reference::{self, Reference};
@@ -28,7 +29,8 @@ Examples:
   oracle run fixtures/llama-plain 1 2 3 4 -o ref.tsv
   oracle run fixtures/qwen3-plain 5,17,3 --top 5 > ref.tsv
   tokenizer-of-yours prompt.txt | oracle run models/smollm2 --tokens-file - -o ref.tsv
-  oracle run models/smollm2 --prompts prompts.jsonl -o refs --max-memory 500MB")]
+  oracle run models/smollm2 --prompts prompts.jsonl -o refs --max-memory 500MB
+  oracle run models/smollm2 2 818 5279 --executor both --with-truth -o ref.tsv")]
 pub struct RunArgs {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
@@ -44,6 +46,15 @@ pub struct RunArgs {
     /// rounding
     #[arg(long, value_enum, default_value_t = Numeric::F32)]
     numeric: Numeric,
+
+    /// Which executor computes the file; `both` computes the reference's and shows how far the accelerated one is from
+    /// it, layer by layer
+    #[arg(long, value_enum, default_value_t = Engine::Reference, value_name = "EXECUTOR")]
+    executor: Engine,
+
+    /// Matrix product of the accelerated executor
+    #[arg(long, value_name = "NAME", default_value = accelerated::BACKENDS[0])]
+    backend: String,
 
     /// Compute the truth as well, in the same pass, and record how far the result is from it
     #[arg(long, conflicts_with = "numeric")]
@@ -81,6 +92,15 @@ enum Numeric {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Every bit specified
+    Reference,
+    /// Sums in any order, on a fast matrix product
+    Accelerated,
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Digest {
     Headers,
     Full,
@@ -92,6 +112,11 @@ enum Digest {
 /// Bad arguments, a checkpoint with problems, an unreadable weight, an unwritable output: nothing is written then.
 pub fn run(args: &RunArgs) -> Result<Exit> {
     let started = Instant::now();
+    ensure!(
+        args.numeric == Numeric::F32 || args.executor == Engine::Reference,
+        "--numeric f64: the accelerated executor computes in f32 only"
+    );
+    let accelerated = Accelerated::new(accelerated::by_name(&args.backend)?);
     let prompts = prompts(&args.prompts)?;
     let outputs = outputs(args, &prompts)?;
     let survey = survey(&args.checkpoint)?;
@@ -116,7 +141,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     }
 
     let bar = progress(plan, source.as_ref(), args.quiet);
-    let evaluated = pool.install(|| evaluate(args, plan, source, &prompts, &bar))?;
+    let evaluated = pool.install(|| evaluate(args, &accelerated, plan, source, &prompts, &bar))?;
     bar.finish_and_clear();
     let written = evaluated.nonfinite.is_none() || args.allow_nonfinite;
     if let Some(bad) = evaluated.nonfinite {
@@ -130,7 +155,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         return Ok(Exit::Different);
     }
 
-    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref())?;
+    let (engine, backend) = match args.executor {
+        Engine::Accelerated => (accelerated.engine(), args.backend.as_str()),
+        _ => (reference::ENGINE.to_owned(), "reference"),
+    };
+    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend)?;
     source.check_unchanged()?;
     let mut truths = evaluated.truth.into_iter().flatten();
     let mut files = Vec::new();
@@ -142,7 +171,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             receipts.push(("truth_rms".to_owned(), format!("{rms:e}")));
         }
         let file = OracleFile {
-            engine: reference::ENGINE.to_owned(),
+            engine: engine.clone(),
             numeric_class: match args.numeric {
                 Numeric::F32 => NumericClass::Float32,
                 Numeric::F64 => NumericClass::Float64,
@@ -170,10 +199,12 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
 impl RunArgs {
     /// Bytes of a float of each executor in the pass.
     fn floats(&self) -> &'static [usize] {
-        match (self.numeric, self.with_truth) {
-            (Numeric::F32, false) => &[4],
-            (Numeric::F64, _) => &[8],
-            (Numeric::F32, true) => &[4, 8],
+        match (self.numeric, self.executor, self.with_truth) {
+            (Numeric::F64, ..) => &[8],
+            (_, Engine::Both, true) => &[4, 8, 4],
+            (_, Engine::Both, false) => &[4, 4],
+            (_, _, true) => &[4, 8],
+            (_, _, false) => &[4],
         }
     }
 }
@@ -206,46 +237,93 @@ struct Evaluated {
 /// Takes every executor through the layers side by side: the weights of a layer are read once from the disk.
 fn evaluate(
     args: &RunArgs,
+    accelerated: &Accelerated,
     plan: &Plan,
     source: &Arc<dyn Source>,
     prompts: &[Prompt],
     bar: &ProgressBar,
 ) -> Result<Evaluated> {
     let kernels = Reference::default();
-    let (mut narrow, mut wide);
-    let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
-    if args.numeric == Numeric::F32 {
+    let (mut narrow, mut wide, mut fast);
+    let mut lanes: Vec<(&str, Box<dyn Lane + '_>)> = Vec::new();
+    if args.numeric == Numeric::F32 && args.executor != Engine::Accelerated {
         narrow = sessions::<f32>(plan, prompts);
-        lanes.push(lane(plan, source, &kernels, prompts, &mut narrow)?);
+        lanes.push((REFERENCE, lane(plan, source, &kernels, prompts, &mut narrow)?));
+    }
+    if args.executor != Engine::Reference {
+        fast = sessions::<f32>(plan, prompts);
+        lanes.push((ACCELERATED, lane(plan, source, accelerated, prompts, &mut fast)?));
     }
     if args.numeric == Numeric::F64 || args.with_truth {
         wide = sessions::<f64>(plan, prompts);
-        lanes.push(lane(plan, source, &kernels, prompts, &mut wide)?);
+        lanes.push((TRUTH, lane(plan, source, &kernels, prompts, &mut wide)?));
     }
+    let mut table = (args.executor == Engine::Both).then(Table::default);
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
     for (i, layer) in plan.layers.iter().enumerate() {
         bar.set_message(format!("layer {}/{}", i + 1, plan.layers.len()));
-        for lane in &mut lanes {
+        for (_, lane) in &mut lanes {
             lane.step()?;
         }
         layer.each_weight(&mut |w| bar.inc(stored(&w.name)));
-        let nonfinite = lanes.iter().find_map(|lane| lane.nonfinite());
+        let nonfinite = lanes.iter().find_map(|(_, lane)| lane.nonfinite());
         if nonfinite.is_some() && !args.allow_nonfinite {
             return Ok(Evaluated { logits: vec![], truth: None, nonfinite });
         }
+        if let Some(table) = &mut table {
+            let hidden: Vec<_> = lanes.iter().map(|(name, lane)| (*name, lane.hidden())).collect();
+            table.add(format!("layer {i}"), &hidden);
+        }
     }
     bar.set_message("head");
-    let mut rows = Vec::new();
+    let mut rows: Vec<(&str, Vec<Logits>)> = Vec::new();
     let mut nonfinite = None;
-    for lane in lanes {
+    for (name, lane) in lanes {
         let (logits, found) = lane.finish()?;
-        rows.push(logits);
+        rows.push((name, logits));
         nonfinite = nonfinite.or(found);
     }
     bar.inc(stored(&plan.head.linear.weight.name));
-    let mut rows = rows.into_iter();
-    let logits = rows.next().unwrap_or_default();
-    Ok(Evaluated { logits, truth: rows.next(), nonfinite })
+    if let Some(mut table) = table {
+        let all = |logits: &[Logits]| logits.iter().flat_map(Logits::to_f64).collect();
+        let logits: Vec<_> = rows.iter().map(|(name, logits)| (*name, all(logits))).collect();
+        table.add("logits".to_owned(), &logits);
+        bar.suspend(|| table.say());
+    }
+    let (_, logits) = rows.remove(0);
+    Ok(Evaluated { logits, truth: rows.into_iter().find(|(name, _)| *name == TRUTH).map(|(_, rows)| rows), nonfinite })
+}
+
+/// Names of the executors in a pass.
+const REFERENCE: &str = "reference";
+const ACCELERATED: &str = "accelerated";
+const TRUTH: &str = "truth";
+
+/// Distances between executors, stage by stage.
+#[derive(Default)]
+struct Table {
+    lines: Vec<String>,
+}
+
+impl Table {
+    /// Adds the distances between all pairs of executors' values at one stage.
+    fn add(&mut self, stage: String, values: &[(&str, Vec<f64>)]) {
+        let pairs = values.iter().enumerate().flat_map(|(i, a)| values[i + 1..].iter().map(move |b| (a, b)));
+        let pairs: Vec<_> = pairs.map(|((a, x), (b, y))| (format!("{a} - {b}"), Distance::between(x, y))).collect();
+        if self.lines.is_empty() {
+            let titles: String = pairs.iter().map(|(title, _)| format!("  {title:>25}")).collect();
+            let columns: String = pairs.iter().map(|_| format!("  {:>12}  {:>11}", "max", "RMS")).collect();
+            self.lines = vec![format!("{:10}{titles}", ""), format!("{:10}{columns}", "stage")];
+        }
+        let columns = pairs.iter().map(|(_, d)| format!("  {:>12.3e}  {:>11.3e}", d.max, d.rms));
+        self.lines.push(format!("{stage:10}{}", columns.collect::<String>()));
+    }
+
+    fn say(&self) {
+        for line in &self.lines {
+            say(format_args!("{line}"));
+        }
+    }
 }
 
 /// A value that is not finite, with the prompt and the token where it is.
@@ -272,6 +350,7 @@ fn receipts(
     config_sha256: String,
     plan: &Plan,
     source: &dyn Source,
+    backend: &str,
 ) -> Result<Vec<(String, String)>> {
     let (digest, weights_sha256) = match args.weights_digest {
         Digest::Headers => ("headers", source.headers_sha256()?),
@@ -283,7 +362,7 @@ fn receipts(
         ("weights_digest", digest.to_owned()),
         ("weights_sha256", weights_sha256),
         ("plan_sha256", plan.sha256()),
-        ("executor_backend", "reference".to_owned()),
+        ("executor_backend", backend.to_owned()),
     ];
     let allowed = survey.books.as_ref().map_or(&[][..], |books| &books.allowed);
     if !allowed.is_empty() {
