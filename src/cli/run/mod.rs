@@ -8,9 +8,11 @@ use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
 use crate::checkpoint::Source;
 use crate::exec::accelerated::{self, Accelerated};
+use crate::exec::faults::{Injection, ShownBy, inject};
 use crate::exec::memory::{Load, bound};
 use crate::exec::observer::NonFinite;
 use crate::exec::reference::{self, Reference};
+use crate::exec::{Kernels, SessionOptions};
 use crate::model::Plan;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use crate::problem::visible;
@@ -55,6 +57,10 @@ pub struct RunArgs {
     /// Matrix product of the accelerated executor
     #[arg(long, value_name = "NAME", default_value = accelerated::BACKENDS[0])]
     backend: String,
+
+    /// Make a known mistake on purpose, to see whether a check notices it (docs/faults.md lists them); the file says so
+    #[arg(long, value_name = "FAULT", conflicts_with_all = ["with_truth", "max_memory"])]
+    inject: Option<String>,
 
     /// Compute the truth as well, in the same pass, and record how far the result is from it
     #[arg(long, conflicts_with = "numeric")]
@@ -130,6 +136,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         bail!("{}: neither problems nor a checkpoint", survey.path.display());
     };
     let plan = books.plan.as_ref().context("books without problems have a plan")?;
+    let injection = args.inject.as_deref().map(|name| injected(name, plan)).transpose()?;
+    let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
     for prompt in &prompts {
         prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
     }
@@ -141,7 +149,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     }
 
     let bar = progress(plan, source.as_ref(), args.quiet);
-    let evaluated = pool.install(|| evaluate(args, &accelerated, plan, source, &prompts, &bar))?;
+    let evaluated = pool.install(|| evaluate(args, &accelerated, injection.as_ref(), plan, source, &prompts, &bar))?;
     bar.finish_and_clear();
     let written = evaluated.nonfinite.is_none() || args.allow_nonfinite;
     if let Some(bad) = evaluated.nonfinite {
@@ -159,7 +167,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Engine::Accelerated => (accelerated.engine(), args.backend.as_str()),
         _ => (reference::ENGINE.to_owned(), "reference"),
     };
-    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend)?;
+    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend, injection.as_ref())?;
     source.check_unchanged()?;
     let mut truths = evaluated.truth.into_iter().flatten();
     let mut files = Vec::new();
@@ -171,7 +179,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             receipts.push(("truth_rms".to_owned(), format!("{rms:e}")));
         }
         let file = OracleFile {
-            engine: engine.clone(),
+            engine: if injection.is_some() { format!("{engine}-injected") } else { engine.clone() },
             numeric_class: match args.numeric {
                 Numeric::F32 => NumericClass::Float32,
                 Numeric::F64 => NumericClass::Float64,
@@ -226,6 +234,22 @@ fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Output>> {
     prompts.iter().map(|prompt| Ok(Output::open(Some(&file(prompt)))?)).collect()
 }
 
+/// The fault of `--inject`.
+///
+/// # Errors
+/// There is none of that name, it doesn't apply, or what it breaks doesn't happen in a single pass.
+fn injected(name: &str, plan: &Plan) -> Result<Injection> {
+    let injection = inject(name, plan).context("--inject")?;
+    let shown_by = injection.fault().shown_by();
+    ensure!(
+        shown_by == ShownBy::Pass,
+        "--inject {injection}: a run is a single pass, and it takes {} to show this fault: oracle kv-equivalence CKPT \
+         TOKEN... --inject {injection}",
+        shown_by.name(),
+    );
+    Ok(injection)
+}
+
 /// What came out of the pass, one row per prompt.
 struct Evaluated {
     logits: Vec<Logits>,
@@ -238,25 +262,33 @@ struct Evaluated {
 fn evaluate(
     args: &RunArgs,
     accelerated: &Accelerated,
+    injection: Option<&Injection>,
     plan: &Plan,
     source: &Arc<dyn Source>,
     prompts: &[Prompt],
     bar: &ProgressBar,
 ) -> Result<Evaluated> {
-    let kernels = Reference::default();
+    let reference = Reference::default();
+    let faulty = injection.map(|i| (i.wrap::<f32>(&reference), i.wrap::<f32>(accelerated), i.wrap::<f64>(&reference)));
+    let (exact, quick, precise): (&dyn Kernels<f32>, &dyn Kernels<f32>, &dyn Kernels<f64>) = match &faulty {
+        Some((exact, quick, precise)) => (exact.as_ref(), quick.as_ref(), precise.as_ref()),
+        None => (&reference, accelerated, &reference),
+    };
+    let options = SessionOptions::default();
+    let options = injection.map_or(options, |injection| injection.options(options));
     let (mut narrow, mut wide, mut fast);
     let mut lanes: Vec<(&str, Box<dyn Lane + '_>)> = Vec::new();
     if args.numeric == Numeric::F32 && args.executor != Engine::Accelerated {
-        narrow = sessions::<f32>(plan, prompts);
-        lanes.push((REFERENCE, lane(plan, source, &kernels, prompts, &mut narrow)?));
+        narrow = sessions::<f32>(plan, prompts, options);
+        lanes.push((REFERENCE, lane(plan, source, exact, prompts, &mut narrow)?));
     }
     if args.executor != Engine::Reference {
-        fast = sessions::<f32>(plan, prompts);
-        lanes.push((ACCELERATED, lane(plan, source, accelerated, prompts, &mut fast)?));
+        fast = sessions::<f32>(plan, prompts, options);
+        lanes.push((ACCELERATED, lane(plan, source, quick, prompts, &mut fast)?));
     }
     if args.numeric == Numeric::F64 || args.with_truth {
-        wide = sessions::<f64>(plan, prompts);
-        lanes.push((TRUTH, lane(plan, source, &kernels, prompts, &mut wide)?));
+        wide = sessions::<f64>(plan, prompts, options);
+        lanes.push((TRUTH, lane(plan, source, precise, prompts, &mut wide)?));
     }
     let mut table = (args.executor == Engine::Both).then(Table::default);
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
@@ -351,6 +383,7 @@ fn receipts(
     plan: &Plan,
     source: &dyn Source,
     backend: &str,
+    injection: Option<&Injection>,
 ) -> Result<Vec<(String, String)>> {
     let (digest, weights_sha256) = match args.weights_digest {
         Digest::Headers => ("headers", source.headers_sha256()?),
@@ -364,6 +397,9 @@ fn receipts(
         ("plan_sha256", plan.sha256()),
         ("executor_backend", backend.to_owned()),
     ];
+    if let Some(injection) = injection {
+        receipts.push(("injected_fault", injection.to_string()));
+    }
     let allowed = survey.books.as_ref().map_or(&[][..], |books| &books.allowed);
     if !allowed.is_empty() {
         receipts.push(("allowed_unused", visible(&allowed.join(","))));
