@@ -171,7 +171,7 @@ fn prompts_and_checkpoints_that_do_not_fit_are_refused() {
         ("faults fixtures/llama-plain --prompt 1,2@0", "one position per token (2), found 1"),
         ("faults fixtures/llama-plain --prompt 1,x", "expected a whole number"),
         ("faults fixtures/llama-plain --prompt @", "holds no token"),
-        ("faults", "--pack"),
+        ("faults", "<CKPT>"),
         ("faults --pack lama", "no pack `lama`; there are llama, mistral"),
         ("faults nowhere", "nowhere"),
         ("probes --pack lama", "no pack `lama`"),
