@@ -138,7 +138,7 @@ impl Injection {
 
     /// What it does to a session after `new` tokens went through.
     pub fn after_pass<F: Float>(&self, session: &mut Session<F>, new: usize) {
-        let past = session.len() - new;
+        let past = session.len().saturating_sub(new);
         self.around_pass(session, past, |length| length - 1, new);
         if let Make::Session(SessionFault::NotAppended) = self.fault.make {
             session.lose(Tokens::Newest);

@@ -212,7 +212,9 @@ pub fn o_bias_dropped(plan: &mut Plan) -> Changed {
 
 pub fn norm_eps(plan: &mut Plan) -> Changed {
     for norm in norms_mut(plan) {
-        norm.eps = if norm.eps == 1e-5 { 1e-6 } else { 1e-5 };
+        // Configs also write it as 9.999999747378752e-06, the nearest float32.
+        let is_1e_5 = (norm.eps / 1e-5 - 1.0).abs() < 1e-3;
+        norm.eps = if is_1e_5 { 1e-6 } else { 1e-5 };
     }
     Ok(())
 }

@@ -163,6 +163,15 @@ fn a_name_without_its_variant_is_the_first_that_applies() {
 }
 
 #[test]
+fn another_epsilon_is_another_one_in_float32_as_well() {
+    let (mut plan, _) = load("llama-plain");
+    for (eps, expected) in [(1e-5, 1e-6), (9.999999747378752e-6, 1e-6), (1e-6, 1e-5), (0.01, 1e-5)] {
+        plan.norm.eps = eps;
+        assert_eq!(inject("norm-eps", &plan).unwrap().plan.norm.eps, expected, "{eps}");
+    }
+}
+
+#[test]
 fn names_are_unique_and_every_entry_says_what_it_does() {
     let names: BTreeSet<&str> = catalogue().iter().map(|fault| fault.name).collect();
     assert_eq!(names.len(), catalogue().len());
