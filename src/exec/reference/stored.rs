@@ -65,7 +65,6 @@ pub unsafe fn fill<F: Float, V: Lanes<F>>(
 
 /// `2 * N` rows of `count` words, `from_stride` words apart, each word holding `PER_WORD` elements in ascending order
 /// from its low end.
-#[expect(clippy::too_many_arguments, reason = "where from, where to, and how")]
 #[inline(always)]
 unsafe fn words<F: Float, V: Lanes<F>, const PER_WORD: usize>(
     decoder: Decoder,
