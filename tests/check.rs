@@ -49,6 +49,7 @@ fn what_differs_between_layers_is_shown_by_layer() {
     assert_eq!(row(&check("mistral-window"), "sliding_window"), "7");
     assert_eq!(row(&check("qwen2-plain"), "sliding_window"), "none", "it is there and switched off");
     assert_eq!(row(&check("qwen2-plain"), "bias"), "q, k, v");
+    assert!(row(&check("llama-bias-llama3"), "attention").starts_with("4 heads, 1 key/value head, head_dim "));
     assert_eq!(row(&check("qwen2-plain"), "head"), "tied to the embedding");
 }
 

@@ -37,6 +37,19 @@ fn equal_bits_are_identical_and_one_other_bit_is_different() {
 }
 
 #[test]
+fn an_identical_pair_takes_a_few_lines_and_keeps_everything_for_machines() {
+    let one = Tsv::f32(&[1.0, 2.0, 3.5]);
+    let folder = Folder::pair(&one, &one);
+    let text = String::from_utf8(folder.diff(&[]).output().unwrap().stdout).unwrap();
+    for wanted in ["identical: 3 of 3", "ref.tsv (hand", "cand.tsv (hand", "bit for bit", "margin  1.5"] {
+        assert!(text.contains(wanted), "{wanted}:\n{text}");
+    }
+    assert!(text.lines().count() <= 12, "{text}");
+    let metrics = &folder.json(&[])["metrics"];
+    assert_eq!((&metrics["rmse"], &metrics["ulp_histogram"][0]["count"]), (&json!(0.0), &json!(3)));
+}
+
+#[test]
 fn minus_zero_is_another_bit_but_within_any_tolerance() {
     let folder = Folder::pair(&Tsv::f32(&[0.0, 1.0]), &Tsv::f32(&[-0.0, 1.0]));
     folder.diff(&[]).assert().code(1);
@@ -422,6 +435,7 @@ fn json_has_its_documented_keys_in_order() {
         "reasons",
         "metrics",
         "truth",
+        "auto",
         "hints",
     ];
     assert_eq!(keys, expected);

@@ -215,6 +215,26 @@ fn an_unknown_key_that_could_change_the_numbers() {
     // A key of another family is as unknown as any: llama has no window.
     set("llama-plain", "sliding_window", json!(5)).assert_refused(&["`sliding_window`"]);
     set("llama-plain", "a\u{202e}b", json!("\u{1b}c\u{202e}")).assert_refused(&["`a\\u{202e}b`", "\\u{202e}"]);
+    // A key near one that is not there is likely to be meant for it.
+    for (key, meant) in
+        [("rope_thta", "rope_theta"), ("rope_scalign", "rope_scaling"), ("sep_token_di", "sep_token_id")]
+    {
+        let sentence = format!("key `{key}`: unknown key (value 3): it could change the numbers");
+        set("llama-plain", key, json!(3)).assert_refused(&[&sentence, &format!("(did you mean `{meant}`?)")]);
+    }
+    let copy = set("llama-plain", "headdim", json!(6)).config(|map| drop(map.remove("head_dim")));
+    copy.assert_refused(&["`headdim`", "(did you mean `head_dim`?)"]);
+    let copy = Copy::of("llama-linear-tied-stored").config(|map| {
+        map["rope_scaling"].as_object_mut().unwrap().insert("rope_typ".into(), json!("linear"));
+        map["rope_scaling"].as_object_mut().unwrap().remove("rope_type");
+        map["rope_scaling"].as_object_mut().unwrap().insert("type".into(), json!("linear"));
+    });
+    copy.assert_refused(&["`rope_scaling.rope_typ`", "(did you mean `rope_type`?)"]);
+    let (_, stdout, _) = outcome(set("llama-plain", "logit_scale", json!(0.5)).check(""));
+    assert!(!stdout.contains("did you mean"), "{stdout}");
+    // One that is there is not meant.
+    let (_, stdout, _) = outcome(set("llama-plain", "hidden_sizes", json!(1)).check(""));
+    assert!(!stdout.contains("did you mean"), "{stdout}");
     set("llama-plain", "use_cache", json!("whatever")).assert_runs("1 2 3");
     set("llama-plain", "partial_rotary_factor", json!(1.0)).assert_runs("1 2 3");
     set("llama-plain", "partial_rotary_factor", json!(0.5)).assert_refused(&[
@@ -235,9 +255,19 @@ fn an_allowed_key_is_recorded() {
     // It allows what it names, and nothing else.
     copy.assert_run_refused("1 2 3 --allow-unused logit", &["`logit_scale`"]);
     copy.assert_run_refused("1 2 3 --allow-unused scale", &["`logit_scale`"]);
-    let (code, stdout, _) = outcome(Copy::of("llama-plain").check("--allow-unused hidden_size"));
-    assert_eq!(code, 0);
-    assert_says(&stdout, &["note: --allow-unused `hidden_size`: names neither an unknown key nor a surplus tensor"]);
+    // A slip of the pen must not go unnoticed.
+    for name in ["hidden_size", "logit_scal", "nothing"] {
+        let sentence = format!("--allow-unused `{name}`: names neither an unknown key nor a surplus tensor");
+        let (code, stdout, _) = outcome(Copy::of("llama-plain").check(&format!("--allow-unused {name}")));
+        assert_eq!(code, 2);
+        assert_says(&stdout, &[&format!("problem: {sentence}")]);
+        Copy::of("llama-plain").assert_run_refused(&format!("1 2 3 --allow-unused {name}"), &[&sentence]);
+    }
+    // Twice the same is no slip.
+    assert_eq!(outcome(copy.check("--allow-unused logit_scale --allow-unused logit_scale")).0, 0);
+    // Where the plan can't be made, what a name stands for isn't known.
+    let (_, stdout, _) = outcome(set("llama-plain", "hidden_size", json!(-1)).check("--allow-unused model.layers.0.x"));
+    assert_says(&stdout, &["1 problem: "]);
     // What is wrong can't be allowed away.
     set("llama-plain", "hidden_size", json!(-1))
         .assert_run_refused("1 2 3 --allow-unused hidden_size", &["`hidden_size`: expected a whole number"]);
@@ -633,8 +663,8 @@ fn a_file_of_tokens_that_is_none() {
 fn positions_that_do_not_fit() {
     let copy = Copy::of("llama-plain");
     for (list, wanted) in [
-        ("0,1", "--positions: expected one per token (3), found 2"),
-        ("0,1,2,3", "--positions: expected one per token (3), found 4"),
+        ("0,1", "--positions: expected one position per token (3), found 2"),
+        ("0,1,2,3", "--positions: expected one position per token (3), found 4"),
         ("0,-1,2", "position 1: expected a whole number from 0 to 4294967295, found `-1`"),
         ("0,1,4294967296", "position 2: expected a whole number"),
         ("0,1,x", "position 2: expected a whole number from 0 to 4294967295, found `x`"),
@@ -793,8 +823,8 @@ fn nan_or_infinity_in_the_weights_is_traced_to_its_layer_and_operation() {
         ),
         ("model.layers.0.self_attn.o_proj.weight", f32::NAN, "NaN first appears in layer.0.mixer.out"),
         ("model.layers.0.mlp.down_proj.weight", f32::NAN, "NaN first appears in layer.0.mlp.out"),
-        ("model.norm.weight", f32::NAN, "NaN first appears in norm (token 0, column 10)"),
-        ("lm_head.weight", f32::NAN, "NaN first appears in head (token 0, column 0)"),
+        ("model.norm.weight", f32::NAN, "NaN first appears in norm (token 2, column 10)"),
+        ("lm_head.weight", f32::NAN, "NaN first appears in head (token 2, column 0)"),
     ] {
         let copy = spoilt(tensor, value);
         // Headers can't show it.
@@ -865,6 +895,40 @@ fn a_pack_changes_what_its_fields_say() {
 }
 
 #[test]
+fn what_a_pack_says_for_a_whole_family_needs_no_key() {
+    let fields = "[fields]\nhidden_act = { value = \"gelu\" }\nnorm_eps = { value = 1e-5 }\n\
+                  rope = { rule = \"rope_parameters\", default = 1000000 }\n\
+                  num_key_value_heads = { value = 2 }\ntie_word_embeddings = { value = false }\n";
+    let inert =
+        "\"pretraining_tp\", \"hidden_act\", \"rms_norm_eps\", \"num_key_value_heads\", \"tie_word_embeddings\"";
+    let copy = set("llama-plain", "model_type", json!("my_llama")).config(|map| drop(map.remove("rope_parameters")));
+    let pack = copy.beside("mine.toml", &(MINE.replace("\"pretraining_tp\"", inert) + fields));
+    let (code, stdout, _) = outcome(copy.check(&format!("--pack {}", pack.display())));
+    assert_eq!(code, 0, "{stdout}");
+    let wanted = ["hidden_act gelu\n", "eps 1e-5\n", "rope_theta 1000000,", "2 key/value heads", "lm_head.weight"];
+    assert_says(&stdout, &wanted);
+    assert_eq!(outcome(copy.run(&format!("1 2 3 --pack {}", pack.display()))).0, 0);
+}
+
+#[test]
+fn a_checkpoint_without_a_subcommand_is_told_the_run_it_was_meant_for() {
+    for (line, meant) in [
+        ("fixtures/llama-plain 1 2", "to run a checkpoint: oracle run fixtures/llama-plain 1 2\n"),
+        ("fixtures/llama-plain", "to run a checkpoint: oracle run fixtures/llama-plain\n"),
+        ("no/such 1,2", "to run a checkpoint: oracle run no/such 1,2\n"),
+    ] {
+        let (code, stdout, stderr) = outcome(words(line));
+        assert_eq!((code, stdout.as_str()), (2, ""));
+        assert_says(&stderr, &[meant]);
+    }
+    for line in ["dif a b", "run fixtures/llama-plain --nonsense", "check"] {
+        let (code, _, stderr) = outcome(words(line));
+        assert_eq!(code, 2);
+        assert!(!stderr.contains("to run a checkpoint"), "{stderr}");
+    }
+}
+
+#[test]
 fn a_pack_of_the_users_comes_before_the_built_in_ones() {
     let copy = Copy::of("llama-plain");
     let text = MINE.replace("my_llama", "llama") + "[fields]\nnorm_eps = { value = 0.5 }\n";
@@ -886,8 +950,8 @@ fn a_pack_that_is_none() {
     let fields = |text: &str| format!("{MINE}[fields]\n{text}\n");
     let layer = |text: &str| format!("{MINE}[tensors.layer]\n{text}\n");
     for (text, wanted) in [
-        ("not toml".to_owned(), "mine.toml: line 1: "),
-        (format!("{MINE}colour = 3\n"), "line 8: unknown field `colour`"),
+        ("not toml".to_owned(), "mine.toml: line 1, `not toml`: "),
+        (format!("{MINE}colour = 3\n"), "line 8, `colour = 3`: unknown field `colour`"),
         ("name = \"mine\"\n".into(), "missing field `title`"),
         (
             MINE.replace("\"llama\"", "\"lama\""),
@@ -902,7 +966,46 @@ fn a_pack_that_is_none() {
             fields("logit_softcap = \"final_logit_softcapping\""),
             "fields.logit_softcap: nothing reads this field; the fields of a plan are vocab_size, ",
         ),
-        (fields("hidden_size = 3"), "expected the name of a config key, or a table"),
+        (fields("nrom_eps = \"eps\""), "fields.nrom_eps: nothing reads this field"),
+        (layer("k_nrom = \"{prefix}layers.{layer}.k\""), "tensors.layer.k_nrom: nothing reads this tensor"),
+        (
+            fields("tie_word_embeddings = { value = \"yes\" }"),
+            "fields.tie_word_embeddings: value: expected true or false, found \"yes\"",
+        ),
+        (
+            fields("num_key_value_heads = { value = -2 }"),
+            "fields.num_key_value_heads: value: expected a whole number from 1 to 2147483647, found -2",
+        ),
+        (fields("num_key_value_heads = { value = 2.0 }"), "fields.num_key_value_heads: value: expected a whole number"),
+        (fields("rope = { value = 500000.0 }"), "fields.rope: only a rule can give this field"),
+        (fields("norm_eps = { key = \"eps\", rule = \"eps\" }"), "fields.norm_eps: unknown rule \"eps\""),
+        (fields("qkv_bias = { rule = \"bias\" }"), "fields.qkv_bias: unknown rule \"bias\""),
+        (fields("hidden_act = { rule = \"act\" }"), "fields.hidden_act: unknown rule \"act\""),
+        (fields("head_dim = { key = \"d\", rule = \"half\" }"), "fields.head_dim: unknown rule \"half\""),
+        (
+            fields("hidden_size = { key = \"nope\", default_from = \"hidden_size\" }"),
+            "fields.hidden_size: default_from = \"hidden_size\": expected",
+        ),
+        (
+            fields("hidden_size = { key = \"nope\", null_from = \"hidden_size\" }"),
+            "fields.hidden_size: null_from = \"hidden_size\": expected",
+        ),
+        (
+            fields(
+                "hidden_size = { key = \"a\", default_from = \"vocab_size\" }\n\
+                 vocab_size = { key = \"b\", default_from = \"hidden_size\" }",
+            ),
+            "fields.hidden_size: default_from = \"vocab_size\": expected",
+        ),
+        (
+            fields(
+                "hidden_size = { key = \"a\", null_from = \"vocab_size\" }\n\
+                 vocab_size = { key = \"b\", default_from = \"hidden_size\" }",
+            ),
+            "fields.hidden_size: null_from = \"vocab_size\": expected",
+        ),
+        (fields("hidden_size = { default_form = \"x\", key = \"y\" }"), "hidden_size = { default_form"),
+        (fields("hidden_size = 3"), "`hidden_size = 3`: expected the name of a config key, or a table"),
         (fields("hidden_size = { key = \"n_embd\", colour = 1 }"), "expected the name of a config key, or a table"),
         (
             fields("hidden_size = { key = \"n_embd\", value = 3 }"),

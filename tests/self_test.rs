@@ -66,7 +66,7 @@ fn the_families_are_listed_with_their_model_types() {
 #[test]
 fn the_man_page_and_the_completions_know_every_subcommand() {
     for (what, start) in [
-        ("man", ".ie"),
+        ("man", ".TH oracle 1"),
         ("complete-bash", "_oracle()"),
         ("complete-zsh", "#compdef oracle"),
         ("complete-fish", "# Print an optspec"),
@@ -84,6 +84,23 @@ fn the_man_page_and_the_completions_know_every_subcommand() {
             assert!(stdout.contains(&name), "{what} knows --{option}");
         }
     }
+}
+
+#[test]
+fn the_man_page_is_one_page_with_a_section_for_each_subcommand() {
+    let (_, page, _) = outcome(words("--generate man"));
+    let of = |macro_: &str| page.lines().filter(|line| line.starts_with(macro_)).collect::<Vec<_>>();
+    assert_eq!(of(".TH").len(), 1, "{page}");
+    let sections = of(".SH");
+    for subcommand in SUBCOMMANDS {
+        let name = format!(".SH \"ORACLE {}\"", subcommand.to_uppercase().replace('-', "\\-"));
+        assert_eq!(sections.iter().filter(|section| **section == name).count(), 1, "{name}: {sections:?}");
+    }
+    assert_eq!(of(".SS SYNOPSIS").len(), SUBCOMMANDS.len());
+    // The text has an apostrophe only if the string that stands for it is defined, and before it is used.
+    let (define, first_use) = (page.find(".ds Aq"), page.find("\\*(Aq"));
+    assert!(define.is_some() && first_use.is_none_or(|first_use| define < Some(first_use)));
+    assert_eq!(of(".el .ds Aq").len(), 1);
 }
 
 #[test]

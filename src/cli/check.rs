@@ -191,9 +191,9 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
             let Mixer::Attention(a) = &layer.mixer;
             let s = &a.spec;
             format!(
-                "{} heads, {} key/value heads, head_dim {}, scale {}",
-                s.num_attention_heads,
-                s.num_key_value_heads,
+                "{}, {}, head_dim {}, scale {}",
+                counted(s.num_attention_heads, "head"),
+                counted(s.num_key_value_heads, "key/value head"),
                 s.head_dim,
                 number(s.scale)
             )
@@ -249,6 +249,11 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     );
     row("norm", format!("RMSNorm before mixer, mlp and head, eps {}", number(plan.norm.eps)));
     row("head", if plan.head.tied { "tied to the embedding".to_owned() } else { plan.head.linear.weight.name.clone() });
+}
+
+/// "1 head", "2 heads".
+fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// What holds for each layer: said once where all agree, else by ranges of layers.

@@ -2,6 +2,7 @@
 
 use super::Exit;
 use crate::Problem;
+use crate::oracle::auto::DEFAULT_FACTOR;
 use crate::oracle::comparison::{Comparison, Input, Side, compare};
 use crate::oracle::file::{OracleFile, Reading, STANDARD_INPUT};
 use crate::oracle::output::to_standard_output;
@@ -13,10 +14,14 @@ use std::path::PathBuf;
 
 /// Compare two oracle files
 ///
-/// Bit for bit, unless a tolerance or a gate is given. Exit code 0: identical, or within the tolerance; 1: different
+/// Bit for bit, unless a tolerance or a gate is given. A tolerance need not be guessed: `--tolerance auto` takes it from
+/// how far the reference itself is from a float64 truth. Exit code 0: identical, or within the tolerance; 1: different
 /// (a NaN or an infinity is always different); 2: not comparable.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Example: oracle diff reference.tsv candidate.tsv --atol 1e-4 --rtol 1e-5")]
+#[command(after_help = "\
+Examples:
+  oracle diff reference.tsv candidate.tsv --atol 1e-4 --rtol 1e-5
+  oracle diff reference.tsv candidate.tsv --tolerance auto --truth truth.tsv")]
 pub struct DiffArgs {
     /// The file that is taken as right; - for standard input
     #[arg(value_name = "REF")]
@@ -33,6 +38,16 @@ pub struct DiffArgs {
     /// Relative tolerance [default: 0 with --atol]
     #[arg(long, value_name = "RTOL", value_parser = tolerance)]
     pub rtol: Option<f64>,
+
+    /// Take the tolerance from the truth, that of --truth or the reference's receipts
+    #[arg(long, value_enum, conflicts_with_all = ["atol", "rtol", "gate"])]
+    pub tolerance: Option<Measured>,
+
+    /// With --tolerance auto: how many times as far from the truth as the reference the candidate may be, in the
+    /// largest and in the RMS difference. 8 lets float32 engines pass that sum in another order, and stops half
+    /// precision
+    #[arg(long, value_name = "K", value_parser = factor, requires = "tolerance", default_value_t = DEFAULT_FACTOR)]
+    pub factor: f64,
 
     /// With a tolerance: pass although the largest logit is another one
     #[arg(long)]
@@ -67,6 +82,13 @@ pub struct DiffArgs {
     pub quiet: bool,
 }
 
+/// Tolerances that are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Measured {
+    /// A multiple (--factor) of the reference's own distance from the truth, and the same argmax
+    Auto,
+}
+
 /// Gates that are known by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FixedGate {
@@ -76,10 +98,11 @@ pub enum FixedGate {
 
 impl DiffArgs {
     fn rules(&self) -> Rules {
-        let gate = match (self.gate, self.atol, self.rtol) {
-            (Some(FixedGate::Memra), ..) => Gate::Memra,
-            (None, None, None) => Gate::Bits,
-            (None, atol, rtol) => Gate::Tolerance { atol: atol.unwrap_or(0.0), rtol: rtol.unwrap_or(0.0) },
+        let gate = match (self.tolerance, self.gate, self.atol, self.rtol) {
+            (Some(Measured::Auto), ..) => Gate::Auto { factor: self.factor },
+            (None, Some(FixedGate::Memra), ..) => Gate::Memra,
+            (None, None, None, None) => Gate::Bits,
+            (None, None, atol, rtol) => Gate::Tolerance { atol: atol.unwrap_or(0.0), rtol: rtol.unwrap_or(0.0) },
         };
         Rules { gate, ignore_argmax: self.ignore_argmax, allow_class_mismatch: self.allow_class_mismatch }
     }
@@ -156,5 +179,13 @@ fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("expected a finite number that is not negative".to_string()),
+    }
+}
+
+/// A factor from the command line. Below 1 the reference would not pass its own gate.
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 1.0 => Ok(value),
+        _ => Err("expected a finite number that is not below 1".to_string()),
     }
 }

@@ -10,9 +10,12 @@ pub mod survey;
 
 use crate::ops::Level;
 use crate::oracle::output::exit_without_leftovers;
+use crate::problem::visible;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// What the process says at its end.
@@ -82,11 +85,15 @@ enum Command {
 /// Runs the command line `args`, the program's name included.
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let args = as_runner(args, std::env::var_os("MEMRA_ORACLE_OUT"));
+    let meant = meant_run(&args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             // A reader of the help text that has gone away is no error.
             let _ = error.print();
+            if let Some(meant) = meant.filter(|_| error.kind() == ErrorKind::InvalidSubcommand) {
+                say(format_args!("\nto run a checkpoint: {meant}"));
+            }
             return if error.use_stderr() { Exit::Trouble.into() } else { Exit::Done.into() };
         }
     };
@@ -123,16 +130,30 @@ fn say(line: std::fmt::Arguments<'_>) {
 /// The runner protocol: `MEMRA_ORACLE_OUT=out.tsv oracle CKPT TOKEN...` means `oracle run --quiet --output=out.tsv CKPT TOKEN...`.
 fn as_runner(mut args: Vec<OsString>, out: Option<OsString>) -> Vec<OsString> {
     let Some(out) = out.filter(|out| !out.is_empty()) else { return args };
-    let Some(first) = args.get(1).filter(|first| !first.as_encoded_bytes().starts_with(b"-")) else { return args };
-    if Cli::command().get_subcommands().any(|c| first == c.get_name() || c.get_all_aliases().any(|a| first == a))
-        || first == "help"
-    {
+    if !begins_with_a_checkpoint(&args) {
         return args;
     }
     let mut output = OsString::from("--output=");
     output.push(out);
     args.splice(1..1, ["run".into(), "--quiet".into(), output]);
     args
+}
+
+/// Whether the first word is neither an option nor a subcommand.
+fn begins_with_a_checkpoint(args: &[OsString]) -> bool {
+    let Some(first) = args.get(1).filter(|first| !first.as_encoded_bytes().starts_with(b"-")) else { return false };
+    let command = Cli::command();
+    let mut subcommands = command.get_subcommands();
+    first != "help" && !subcommands.any(|c| first == c.get_name() || c.get_all_aliases().any(|a| first == a))
+}
+
+/// The run that `oracle CKPT TOKEN...` outside the runner protocol was meant to be: the first word is a folder, or what
+/// follows looks like tokens.
+fn meant_run(args: &[OsString]) -> Option<String> {
+    let digits = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    let likely = begins_with_a_checkpoint(args) && (Path::new(&args[1]).is_dir() || args.get(2).is_some_and(digits));
+    let words: Vec<String> = args.iter().skip(1).map(|word| visible(&word.to_string_lossy())).collect();
+    likely.then(|| format!("oracle run {}", words.join(" ")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Running a plan: layers streamed one at a time through an executor.
 
+pub mod accelerated;
 pub mod driver;
 pub mod faults;
 pub mod kernels;

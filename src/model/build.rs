@@ -69,7 +69,9 @@ pub fn close_books(
         books.ignored = ignored;
     }
     books.pack = Some((pack.clone(), why));
-    allow_unused(&mut books, allow);
+    // Where a part could not be read, a name may be of something that is not known.
+    let all_known = built && unavailable.is_empty();
+    allow_unused(&mut books, allow, all_known);
     if let Some(plan) = &books.plan
         && plan.head.tied
         && let (Some(embed), Some(head)) = (source.tensors().get(&plan.embed.name), source.tensors().get(&head_name))
@@ -172,18 +174,22 @@ fn declare_inert(keys: &mut Keys<'_>, pack: &Pack) {
     }
 }
 
-/// Takes out what the user allowed.
-fn allow_unused(books: &mut Books, allow: &[String]) {
-    for name in allow {
+/// Takes out what the user allowed. A name that stands for nothing is a slip that must not go unnoticed: a problem,
+/// where all keys and tensors are known.
+fn allow_unused(books: &mut Books, allow: &[String], all_known: bool) {
+    for (i, name) in allow.iter().enumerate() {
+        if allow[..i].contains(name) {
+            continue;
+        }
         let places = [tensor_name(name), key_name(name)].map(|place| format!(", {place}"));
         let unused = |p: &Problem| matches!(p.code, "config-unknown-key" | "tensor-surplus");
         let before = books.problems.len();
         books.problems.retain(|p| !(unused(p) && places.iter().any(|place| p.place.ends_with(place.as_str()))));
         if books.problems.len() < before {
             books.allowed.push(name.clone());
-        } else {
+        } else if all_known {
             let message = "names neither an unknown key nor a surplus tensor of this checkpoint";
-            books.notes.push(Problem::new("allow-unused", format!("--allow-unused {}", quote(name)), message));
+            books.problems.push(Problem::new("allow-unused", format!("--allow-unused {}", quote(name)), message));
         }
     }
 }

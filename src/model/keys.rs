@@ -19,12 +19,14 @@ pub struct Keys<'a> {
     path: String,
     map: &'a Map<String, Value>,
     used: BTreeSet<&'a str>,
+    /// Keys that were looked for and are not there.
+    absent: BTreeSet<String>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Keys<'a> {
     pub fn new(file: &'a str, path: &str, map: &'a Map<String, Value>) -> Self {
-        Self { file, path: path.to_owned(), map, used: BTreeSet::new(), problems: Vec::new() }
+        Self { file, path: path.to_owned(), map, used: BTreeSet::new(), absent: BTreeSet::new(), problems: Vec::new() }
     }
 
     /// The keys of an object inside this one.
@@ -52,9 +54,16 @@ impl<'a> Keys<'a> {
 
     /// Marks a key as read.
     pub fn raw(&mut self, key: &str) -> Option<&'a Value> {
-        let (name, value) = self.map.get_key_value(key)?;
-        self.used.insert(name);
-        Some(value)
+        match self.map.get_key_value(key) {
+            Some((name, value)) => {
+                self.used.insert(name);
+                Some(value)
+            }
+            None => {
+                self.absent.insert(key.to_owned());
+                None
+            }
+        }
     }
 
     /// Marks every key as read, for when what they mean can't be known.
@@ -108,13 +117,23 @@ impl<'a> Keys<'a> {
         self.map.iter().map(|(k, v)| (k.as_str(), v)).filter(|(k, _)| !self.used.contains(k))
     }
 
+    /// The key that was looked for in vain and that `key` is most likely a slip of the pen for.
+    fn nearest(&self, key: &str) -> Option<&str> {
+        /// Two letters changed, left out, added or swapped in ten.
+        const SIMILAR: f64 = 0.79;
+        let similar = |other: &str| strsim::normalized_damerau_levenshtein(key, other);
+        let known = self.absent.iter().map(|other| (similar(other), other.as_str()));
+        known.filter(|(similar, _)| *similar >= SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other)| other)
+    }
+
     /// Reports each unread key as one that might change the result.
     pub fn close(mut self) -> Vec<Problem> {
         let unread: Vec<_> = self.unread().collect();
         for (key, value) in unread {
+            let meant = self.nearest(key).map_or(String::new(), |meant| format!(" (did you mean {}?)", quote(meant)));
             let message = format!(
-                "unknown key (value {}): it could change the numbers, and nothing here reads it. If it does not matter, \
-                 --allow-unused with this name lets it pass",
+                "unknown key (value {}): it could change the numbers, and nothing here reads it{meant}. If it does not \
+                 matter, --allow-unused with this name lets it pass",
                 shown(value),
             );
             self.report("config-unknown-key", key, message);

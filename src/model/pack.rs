@@ -2,6 +2,7 @@
 
 use super::schema;
 use crate::Problem;
+use crate::problem::quote;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -166,8 +167,15 @@ impl Pack {
     /// `others` are the packs that `like` may name.
     fn parse(text: &str, others: &[Pack]) -> Result<Pack, String> {
         let mut pack: Pack = toml::from_str(text).map_err(|error| {
-            let line = |at: usize| 1 + text.bytes().take(at).filter(|&b| b == b'\n').count();
-            let place = error.span().map_or(String::new(), |span| format!("line {}: ", line(span.start)));
+            let place = error.span().map_or(String::new(), |span| {
+                let line = text.bytes().take(span.start).filter(|&b| b == b'\n').count();
+                let entry = text.lines().nth(line).unwrap_or_default().trim();
+                if entry.is_empty() {
+                    format!("line {}: ", line + 1)
+                } else {
+                    format!("line {}, {}: ", line + 1, quote(entry))
+                }
+            });
             format!("{place}{}", error.message())
         })?;
         if let Some(like) = &pack.like {

@@ -1,7 +1,8 @@
 //! One comparison from beginning to end: comparable at all, measured, judged, explained.
 
+use super::auto::{AutoReport, Source};
 use super::comparable::refusals;
-use super::file::OracleFile;
+use super::file::{NumericClass, OracleFile};
 use super::hints::{self, Hint};
 use super::metrics::{Metrics, Pair};
 use super::truth::TruthReport;
@@ -51,7 +52,8 @@ impl From<&Input<'_>> for Side {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     pub verdict: Verdict,
-    /// `{"name": "bits"}`, `{"name": "tolerance", "atol": .., "rtol": ..}` or `{"name": "memra"}`.
+    /// `{"name": "bits"}`, `{"name": "tolerance", "atol": .., "rtol": ..}`, `{"name": "memra"}` or
+    /// `{"name": "auto", "factor": ..}`.
     pub gate: Gate,
     pub ignore_argmax: bool,
     pub reference: Side,
@@ -62,6 +64,9 @@ pub struct Comparison {
     pub metrics: Option<Metrics>,
     /// `None` where no truth was given, or the comparison was refused.
     pub truth: Option<TruthReport>,
+    /// How the tolerance was taken from the truth; `None` with another gate, where the comparison was refused, and
+    /// where a value is not finite.
+    pub auto: Option<AutoReport>,
     pub hints: Vec<Hint>,
 }
 
@@ -77,6 +82,7 @@ impl Comparison {
             reasons,
             metrics: None,
             truth: None,
+            auto: None,
             hints,
         }
     }
@@ -84,13 +90,24 @@ impl Comparison {
 
 /// Compares a candidate with a reference under `rules`; `worst` is how many of the largest differences to list.
 ///
-/// A truth is held to the same tokens, vocabulary and positions; its numeric class is expected to be another one.
+/// A truth is held to the same tokens, vocabulary and positions; its numeric class is expected to be another one, and
+/// must be that of float64 where the gate takes its tolerance from it.
 pub fn compare(reference: Input, candidate: Input, truth: Option<Input>, rules: &Rules, worst: usize) -> Comparison {
     let (reference_side, candidate_side) = (Side::from(&reference), Side::from(&candidate));
     let mut problems = refusals(&reference, &candidate, rules.allow_class_mismatch);
     if let Some(truth) = &truth {
         problems.extend(refusals(&reference, truth, true));
     }
+    let source = match rules.gate {
+        Gate::Auto { factor } => match Source::find(&reference, truth.as_ref()) {
+            Ok(source) => Some((factor, source)),
+            Err(problem) => {
+                problems.push(problem);
+                None
+            }
+        },
+        _ => None,
+    };
     if !problems.is_empty() {
         let hints = hints::padded_vocabulary(&reference, &candidate).into_iter().collect();
         return Comparison::refused(reference_side, candidate_side, rules, problems, hints);
@@ -99,13 +116,31 @@ pub fn compare(reference: Input, candidate: Input, truth: Option<Input>, rules: 
     let pair = Pair::new(&reference.file.logits, &candidate.file.logits);
     let metrics = Metrics::measure(&pair, worst);
     let (mut verdict, mut reasons) = rules.judge(&pair, &metrics);
-    let truth = truth.map(|truth| TruthReport::measure(&truth, &pair.r, &pair.c));
+    let truth_row = truth.map(|truth| truth.file.logits.to_f64());
+    let truth = truth.zip(truth_row.as_deref()).map(|(truth, row)| TruthReport::measure(&truth, row, &pair));
     if let Some(truth) = truth.as_ref().filter(|truth| truth.nonfinite > 0) {
         verdict = Verdict::Different;
         let message = format!("NaN or infinity never passes: the truth holds {} such logits", truth.nonfinite);
         reasons.push(Problem::new("nonfinite-truth", truth.file.clone(), message));
     }
+    let finite = metrics.nonfinite.none() && truth.as_ref().is_none_or(|truth| truth.nonfinite == 0);
+    let measured = source
+        .filter(|_| finite)
+        .map(|(factor, source)| AutoReport::measure(factor, &source, &reference, &pair, truth_row.as_deref()));
+    let auto = match measured.transpose() {
+        Ok(auto) => auto,
+        Err(problem) => {
+            return Comparison::refused(reference_side, candidate_side, rules, vec![problem], Vec::new());
+        }
+    };
+    if let Some(reason) = auto.as_ref().and_then(AutoReport::reason) {
+        verdict = Verdict::Different;
+        reasons.insert(0, reason);
+    }
     let mut hints = hints::on_pair(&pair, &metrics);
+    if let Some(truth) = truth.as_ref().filter(|truth| truth.numeric_class != NumericClass::Float64.as_str()) {
+        hints.push(hints::narrow_truth(truth));
+    }
     if reference.name == candidate.name {
         let message = format!("both sides are the same file, {}", reference.name);
         hints.push(Hint { code: "same-file", message });
@@ -119,6 +154,7 @@ pub fn compare(reference: Input, candidate: Input, truth: Option<Input>, rules: 
         reasons,
         metrics: Some(metrics),
         truth,
+        auto,
         hints,
     }
 }

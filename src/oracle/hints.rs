@@ -1,15 +1,17 @@
 //! Well-known causes that two rows of logits give away by themselves. A hint is given only where it is certain.
 
 use super::comparison::Input;
+use super::file::NumericClass;
 use super::metrics::{Metrics, Pair};
 use super::printable::{exact_logit, short};
+use super::truth::TruthReport;
 use serde::Serialize;
 
 /// A likely cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hint {
-    /// Stable: `scaled`, `offset`, `rows-shifted`, `padded-vocabulary`, `argmax-near-tie`, `argmax-no-near-tie` or
-    /// `same-file`.
+    /// Stable: `scaled`, `offset`, `rows-shifted`, `padded-vocabulary`, `argmax-near-tie`, `argmax-no-near-tie`,
+    /// `truth-class` or `same-file`.
     pub code: &'static str,
     pub message: String,
 }
@@ -99,6 +101,17 @@ fn flipped_argmax(pair: &Pair, metrics: &Metrics) -> Option<Hint> {
         short(elsewhere)
     );
     Some(Hint { code, message })
+}
+
+/// A truth in an arithmetic that rounds as the two sides do.
+pub fn narrow_truth(truth: &TruthReport) -> Hint {
+    let message = format!(
+        "the truth, {}, is of numeric class {}, not {}: distances from it do not measure rounding",
+        truth.file,
+        truth.numeric_class,
+        NumericClass::Float64
+    );
+    Hint { code: "truth-class", message }
 }
 
 /// The longer row is the shorter one and rows that hold nothing: a head padded to a round number.

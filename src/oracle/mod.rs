@@ -1,5 +1,6 @@
 //! The `memra-checkpoint-oracle-v1` file, and what can be said about two of them.
 
+pub mod auto;
 pub mod comparable;
 pub mod comparison;
 pub mod file;

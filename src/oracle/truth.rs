@@ -1,7 +1,7 @@
 //! How far both sides are from a truth: a row of the same model and tokens in a wider arithmetic.
 
 use super::comparison::Input;
-use super::metrics::finite;
+use super::metrics::{Pair, finite};
 use serde::Serialize;
 
 /// The distance of one side from the truth.
@@ -47,10 +47,9 @@ pub struct TruthReport {
 }
 
 impl TruthReport {
-    /// Measures both sides, `[vocab]` each, against the truth.
-    pub(super) fn measure(truth: &Input, r: &[f64], c: &[f64]) -> Self {
-        let values = truth.file.logits.to_f64();
-        let (reference, candidate) = (Distance::between(r, &values), Distance::between(c, &values));
+    /// Measures both sides against the truth, whose row is `values`, `[vocab]`.
+    pub(super) fn measure(truth: &Input, values: &[f64], pair: &Pair) -> Self {
+        let (reference, candidate) = (Distance::between(&pair.r, values), Distance::between(&pair.c, values));
         Self {
             file: truth.name.to_string(),
             engine: truth.file.engine.clone(),

@@ -60,15 +60,19 @@ pub enum Gate {
     /// The fixed gate of another tool, as that tool computes it: atol = rtol = 0.005 with every operation rounded
     /// to f32, and the same argmax, where 0.0 counts as larger than -0.0.
     Memra,
+    /// At most `factor` times as far from the truth as the reference, in the largest and in the RMS difference (see
+    /// [`super::auto`]), and the same argmax.
+    Auto { factor: f64 },
 }
 
 impl Gate {
     const MEMRA: f32 = 0.005;
 
-    /// Whether the gate lets the values at `index` pass; both must be finite.
+    /// Whether the gate lets the values at `index` pass; both must be finite. `Auto` judges whole rows, elsewhere.
     fn holds(self, pair: &Pair, index: usize) -> bool {
         let difference = || pair.abs_diff(index);
         match (self, pair.reference, pair.candidate) {
+            (Self::Auto { .. }, ..) => true,
             (Self::Bits, ..) => pair.same_bits(index),
             (Self::Tolerance { atol, rtol }, ..) => tolerance_passes(difference(), pair.r[index], atol, rtol),
             (Self::Memra, Logits::F32(r), Logits::F32(c)) => {
@@ -96,6 +100,9 @@ impl fmt::Display for Gate {
             Self::Bits => f.write_str("bit for bit"),
             Self::Tolerance { atol, rtol } => write!(f, "|c - r| <= {} + {} * |r|", exact(*atol), exact(*rtol)),
             Self::Memra => write!(f, "memra: |c - r| <= {0} + {0} * |r| in float32", Self::MEMRA),
+            Self::Auto { factor } => {
+                write!(f, "auto: at most {} times the reference's own distance from the truth", exact(*factor))
+            }
         }
     }
 }
@@ -150,7 +157,9 @@ impl Rules {
         let all = pair.len();
         let (code, what) = match self.gate {
             Gate::Bits => ("bits-differ", "hold other bits"),
-            Gate::Tolerance { .. } | Gate::Memra => ("beyond-tolerance", "are beyond the tolerance"),
+            Gate::Tolerance { .. } | Gate::Memra | Gate::Auto { .. } => {
+                ("beyond-tolerance", "are beyond the tolerance")
+            }
         };
         let message = format!(
             "the first of {count} (of {all}) that {what}: reference {} ({}), candidate {} ({})",

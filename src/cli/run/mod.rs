@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Lane, lane, sessions};
 use prompts::{Prompt, PromptArgs, prompts};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -133,6 +133,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref())?;
     source.check_unchanged()?;
     let mut truths = evaluated.truth.into_iter().flatten();
+    let mut files = Vec::new();
     for ((prompt, logits), output) in prompts.into_iter().zip(evaluated.logits).zip(outputs) {
         let mut receipts = receipts.clone();
         if let Some(truth) = truths.next() {
@@ -151,11 +152,17 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             receipts,
             logits,
         };
-        output.file.commit(|mut out| file.write_to(&mut out))?;
-        report(args, &survey, &file, &output.name);
+        output.commit(|mut out| file.write_to(&mut out))?;
+        if let Some(k) = args.top {
+            print_top(prompt.id.as_deref(), &file.logits, k);
+        }
+        files.push(file);
     }
     if !args.quiet {
-        summary(bar.position(), started);
+        let read = HumanBytes(bar.position());
+        let peak = memory::peak().map_or(String::new(), |bytes| format!(", peak memory {}", HumanBytes(bytes)));
+        let seconds = started.elapsed().as_secs_f64();
+        say(format_args!("{}; read {read} in {seconds:.2} s{peak}", summary(args, &survey, &files)));
     }
     Ok(if evaluated.nonfinite.is_some() { Exit::Different } else { Exit::Done })
 }
@@ -171,21 +178,10 @@ impl RunArgs {
     }
 }
 
-/// Where one prompt's file goes.
-struct Target {
-    /// For the summary.
-    name: String,
-    file: Output,
-}
-
 /// Opens every output before the long work.
-fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Target>> {
-    let open = |path: Option<&Path>| -> Result<Target> {
-        let name = path.map_or("standard output".to_owned(), |p| p.display().to_string());
-        Ok(Target { name, file: Output::open(path)? })
-    };
+fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Output>> {
     let (Some(folder), Some(_)) = (&args.output, &args.prompts.prompts) else {
-        return Ok(vec![open(args.output.as_deref())?]);
+        return Ok(vec![Output::open(args.output.as_deref())?]);
     };
     match std::fs::create_dir(folder) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -196,7 +192,7 @@ fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Target>> {
         }
     }
     let file = |prompt: &Prompt| folder.join(format!("{}.tsv", prompt.id.as_deref().unwrap_or_default()));
-    prompts.iter().map(|prompt| open(Some(&file(prompt)))).collect()
+    prompts.iter().map(|prompt| Ok(Output::open(Some(&file(prompt)))?)).collect()
 }
 
 /// What came out of the pass, one row per prompt.
@@ -318,46 +314,43 @@ fn ranked(logits: &[f64]) -> Vec<usize> {
     order
 }
 
-/// What a person wants to know of one file: the largest logits where they are asked for, and a line.
-fn report(args: &RunArgs, survey: &Survey, file: &OracleFile, name: &str) {
-    let values = file.logits.to_f64();
+fn print_top(id: Option<&str>, logits: &Logits, k: usize) {
+    let values = logits.to_f64();
     let ranked = ranked(&values);
-    if let Some(k) = args.top {
-        say(format_args!("{:>4}  {:>8}  {:>14}  bits", "rank", "token", "logit"));
-        for (rank, &i) in ranked.iter().take(k).enumerate() {
-            say(format_args!("{:>4}  {i:>8}  {:>14.6}  {}", rank + 1, values[i], file.logits.hex(i)));
-        }
-        if let [first, second, ..] = *ranked {
-            say(format_args!("margin of the first over the second: {:.6}", values[first] - values[second]));
-        }
+    if let Some(id) = id {
+        say(format_args!("prompt {id}"));
     }
-    if args.quiet {
-        return;
+    say(format_args!("{:>4}  {:>8}  {:>14}  bits", "rank", "token", "logit"));
+    for (rank, &i) in ranked.iter().take(k).enumerate() {
+        say(format_args!("{:>4}  {i:>8}  {:>14.6}  {}", rank + 1, values[i], logits.hex(i)));
     }
-    let layers = survey.books.as_ref().and_then(|b| b.plan.as_ref()).map_or(0, |p| p.layers.len());
-    let pack = survey.books.as_ref().and_then(|b| b.pack.as_ref()).map_or("", |(p, _)| &p.name);
-    let plural = if file.tokens.len() == 1 { "" } else { "s" };
-    let truth = match (file.receipt("truth_max_abs"), file.receipt("truth_rms")) {
-        (Some(max), Some(rms)) => format!("; from the truth at most {} (RMS {})", short(max), short(rms)),
-        _ => String::new(),
+    if let [first, second, ..] = *ranked {
+        say(format_args!("margin of the first over the second: {:.6}", values[first] - values[second]));
+    }
+}
+
+/// What was run and what came out, without the cost.
+fn summary(args: &RunArgs, survey: &Survey, files: &[OracleFile]) -> String {
+    let target = args.output.as_ref().map_or("standard output".to_owned(), |p| p.display().to_string());
+    let books = survey.books.as_ref();
+    let layers = books.and_then(|b| b.plan.as_ref()).map_or(0, |p| p.layers.len());
+    let pack = books.and_then(|b| b.pack.as_ref()).map_or("", |(p, _)| &p.name);
+    let tokens: usize = files.iter().map(|f| f.tokens.len()).sum();
+    let plural = if tokens == 1 { "" } else { "s" };
+    let outcome = match files {
+        [file] => {
+            let values = file.logits.to_f64();
+            let first = ranked(&values)[0];
+            format!("{} logits; argmax {first} ({:.4})", file.vocab(), values[first])
+        }
+        files => format!("{} files", files.len()),
     };
-    say(format_args!(
-        "{name}: {pack}, {layers} layers, {} token{plural}, {} logits; argmax {} ({:.4}){truth}",
-        file.tokens.len(),
-        file.vocab(),
-        ranked[0],
-        values[ranked[0]],
-    ));
-}
-
-/// A number of a receipt with three digits.
-fn short(number: &str) -> String {
-    number.parse::<f64>().map_or(number.to_owned(), |n| format!("{n:.2e}"))
-}
-
-fn summary(bytes: u64, started: Instant) {
-    let peak = memory::peak().map_or(String::new(), |bytes| format!(", peak memory {}", HumanBytes(bytes)));
-    say(format_args!("read {} in {:.2} s{peak}", HumanBytes(bytes), started.elapsed().as_secs_f64()));
+    let receipt = |key| files.iter().filter_map(|f| f.receipt(key)?.parse::<f64>().ok()).fold(0.0, f64::max);
+    let truth = match args.with_truth {
+        true => format!("; from the truth at most {:.2e} (RMS {:.2e})", receipt("truth_max_abs"), receipt("truth_rms")),
+        false => String::new(),
+    };
+    format!("{target}: {pack}, {layers} layers, {tokens} token{plural}, {outcome}{truth}")
 }
 
 #[cfg(test)]

@@ -24,6 +24,15 @@ pub trait Lanes<F>: Copy {
     /// Copies a square of `N` rows of `N` floats with rows and columns exchanged. Rows are `from_stride` and `to_stride`
     /// floats apart.
     unsafe fn transpose(from: *const F, from_stride: usize, to: *mut F, to_stride: usize);
+    /// As [`Lanes::transpose`] for stored words of 32 bits, which need not be aligned; strides count words.
+    #[inline(always)]
+    unsafe fn transpose_words(from: *const u32, from_stride: usize, to: *mut u32, to_stride: usize) {
+        for r in 0..Self::N {
+            for c in 0..Self::N {
+                unsafe { *to.add(c * to_stride + r) = from.add(r * from_stride + c).read_unaligned() }
+            }
+        }
+    }
 }
 
 /// Asks the processor to bring these bytes into the cache, where it can be asked.
@@ -122,6 +131,11 @@ pub mod x86 {
                 }
             }
         }
+        #[inline(always)]
+        unsafe fn transpose_words(from: *const u32, from_stride: usize, to: *mut u32, to_stride: usize) {
+            // Nothing but moves: the bits stay whatever they are.
+            unsafe { Self::transpose(from.cast(), from_stride, to.cast(), to_stride) }
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -154,7 +168,10 @@ pub mod x86 {
         unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
             unsafe {
                 // Pairs of rows, then fours, then halves: after each step a register holds longer runs of a column.
-                let rows: [__m256; 8] = std::array::from_fn(|r| _mm256_loadu_ps(from.add(r * from_stride)));
+                let mut rows = [_mm256_setzero_ps(); 8];
+                for (r, row) in rows.iter_mut().enumerate() {
+                    *row = _mm256_loadu_ps(from.add(r * from_stride));
+                }
                 let mut twos = rows;
                 for i in 0..4 {
                     twos[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
@@ -173,6 +190,11 @@ pub mod x86 {
                     }
                 }
             }
+        }
+        #[inline(always)]
+        unsafe fn transpose_words(from: *const u32, from_stride: usize, to: *mut u32, to_stride: usize) {
+            // Nothing but moves: the bits stay whatever they are.
+            unsafe { Self::transpose(from.cast(), from_stride, to.cast(), to_stride) }
         }
     }
 
@@ -205,7 +227,11 @@ pub mod x86 {
         #[inline(always)]
         unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
             unsafe {
-                let rows: [__m512; 16] = std::array::from_fn(|r| _mm512_loadu_ps(from.add(r * from_stride)));
+                // A loop, since the closure of `array::from_fn` would be a call for each row.
+                let mut rows = [_mm512_setzero_ps(); 16];
+                for (r, row) in rows.iter_mut().enumerate() {
+                    *row = _mm512_loadu_ps(from.add(r * from_stride));
+                }
                 // fours[4 * g + c]: column 4 * lane + c of the rows 4 * g .. 4 * g + 4, for the four 128-bit lanes.
                 let mut fours = rows;
                 for g in 0..4 {
@@ -236,6 +262,11 @@ pub mod x86 {
                     }
                 }
             }
+        }
+        #[inline(always)]
+        unsafe fn transpose_words(from: *const u32, from_stride: usize, to: *mut u32, to_stride: usize) {
+            // Nothing but moves: the bits stay whatever they are.
+            unsafe { Self::transpose(from.cast(), from_stride, to.cast(), to_stride) }
         }
     }
 }
@@ -288,6 +319,11 @@ pub mod arm {
                     vst1q_f32(to.add(i * to_stride), v);
                 }
             }
+        }
+        #[inline(always)]
+        unsafe fn transpose_words(from: *const u32, from_stride: usize, to: *mut u32, to_stride: usize) {
+            // Nothing but moves: the bits stay whatever they are.
+            unsafe { Self::transpose(from.cast(), from_stride, to.cast(), to_stride) }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::lanes::{Lanes, prefetch};
 use super::panel::{self, DEPTH, MAX_ROWS, Packed};
+use super::stored;
 use super::vectors::{Vectors, Work};
 use crate::exec::weights::Tile;
 use crate::ops::{Float, Level, Matrix};
@@ -17,21 +18,17 @@ pub fn linear<F: Vectors>(level: Level, x: &Matrix<F>, w: &Tile<'_>, out: &mut M
         let rows = task * MAX_ROWS..w.rows.min((task + 1) * MAX_ROWS);
         F::run(level, Panels { packed: &packed, w, rows, scratch, sums });
     });
-    for (task, sums) in sums.chunks_exact(tokens * MAX_ROWS).enumerate() {
-        let start = task * MAX_ROWS;
-        let count = MAX_ROWS.min(w.rows - start);
-        for (t, sums) in sums.chunks_exact(MAX_ROWS).enumerate() {
-            out.row_mut(t)[first + start..][..count].copy_from_slice(&sums[..count]);
+    out.par_iter_rows_mut().enumerate().for_each(|(t, out)| {
+        let tasks = out[first..first + w.rows].chunks_mut(MAX_ROWS).zip(sums.chunks_exact(tokens * MAX_ROWS));
+        for (out, sums) in tasks {
+            out.copy_from_slice(&sums[t * MAX_ROWS..][..out.len()]);
         }
-    }
+    });
 }
 
 /// What one thread needs, kept from task to task.
 struct Scratch<F> {
-    /// Float32 values on the way to a wider float.
-    narrow: Vec<f32>,
-    /// `[rows of a panel, DEPTH]`
-    decoded: Vec<F>,
+    rows: stored::Rows,
     /// `[DEPTH, rows of a panel]`
     panel: Vec<F>,
     /// `[tokens, rows of a panel]`
@@ -40,8 +37,7 @@ struct Scratch<F> {
 
 impl<F: Float> Scratch<F> {
     fn new() -> Self {
-        let square = || vec![F::ZERO; MAX_ROWS * DEPTH];
-        Self { narrow: Vec::new(), decoded: square(), panel: square(), sums: Vec::new() }
+        Self { rows: stored::Rows::default(), panel: vec![F::ZERO; MAX_ROWS * DEPTH], sums: Vec::new() }
     }
 }
 
@@ -65,11 +61,9 @@ impl<F: Float> Work<F> for Panels<'_, F> {
             scratch.sums.resize(packed.tokens() * width, F::ZERO);
             for column in (0..w.cols).step_by(DEPTH) {
                 let depth = DEPTH.min(w.cols - column);
-                for (r, row) in scratch.decoded.chunks_exact_mut(DEPTH).take(count).enumerate() {
-                    w.decode(start + r, column, &mut scratch.narrow, &mut row[..depth]);
+                for r in start..start + count {
                     // The rows lie far apart in memory: without a hint each slice would be waited for.
-                    let (row, column) =
-                        if column + depth < w.cols { (start + r, column + depth) } else { (start + r + width, 0) };
+                    let (row, column) = if column + depth < w.cols { (r, column + depth) } else { (r + width, 0) };
                     if row < w.rows {
                         prefetch(w.bytes_of(row, column, DEPTH.min(w.cols - column)));
                     }
@@ -77,7 +71,9 @@ impl<F: Float> Work<F> for Panels<'_, F> {
                 // SAFETY: the caller has enabled V's instructions. Rows beyond `count` hold leftovers, whose sums are
                 // not read.
                 unsafe {
-                    panel::transpose::<F, V>(&scratch.decoded, DEPTH, depth, &mut scratch.panel);
+                    let columns = column..column + depth;
+                    let rows = start..start + count;
+                    stored::fill::<F, V>(w, rows, columns, &mut scratch.rows, &mut scratch.panel, width);
                     panel::accumulate::<F, V>(packed, column, depth, &scratch.panel, &mut scratch.sums);
                 }
             }

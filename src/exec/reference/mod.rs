@@ -7,8 +7,11 @@ mod attention;
 mod lanes;
 mod linear;
 mod panel;
+mod shared;
+mod stored;
 mod vectors;
 
+pub(super) use shared::{DecodeColumns, transpose};
 pub use vectors::Vectors;
 
 use super::{kernels::Kernels, weights::Tile};

@@ -1,6 +1,7 @@
 //! The report on one comparison.
 
 use super::{Case, Outcome, Page, Report, Suite, Table};
+use crate::oracle::auto::{AutoReport, Basis};
 use crate::oracle::comparison::{Comparison, Side};
 use crate::oracle::file::STANDARD_INPUT;
 use crate::oracle::metrics::{Extreme, Metrics, Ranked, UlpBin, Worst};
@@ -15,7 +16,12 @@ impl Report for Comparison {
         page.pairs("compared", &compared(self));
         page.lines("why", self.reasons.iter().map(|reason| reason.to_string()));
         page.lines("hints", self.hints.iter().map(|hint| &hint.message));
-        if let Some(metrics) = &self.metrics {
+        if let Some(auto) = self.passed_auto() {
+            page.lines(auto.place(), [&auto.message]);
+        }
+        if let Some(metrics) = self.metrics.as_ref().filter(|_| self.verdict == Verdict::Identical) {
+            page.pairs("largest logits", &largest(metrics)[..3]);
+        } else if let Some(metrics) = &self.metrics {
             page.pairs("differences", &differences(metrics));
             page.pairs("largest logits", &largest(metrics));
             page.pairs("smallest tolerance that would pass (argmax aside)", &tolerances(metrics));
@@ -48,6 +54,7 @@ impl Report for Comparison {
     fn suite(&self) -> Suite {
         let reasons = self.reasons.iter().map(|reason| reason.to_string());
         let hints = self.hints.iter().map(|hint| format!("hint: {}", hint.message));
+        let auto = self.passed_auto().map(|auto| format!("{}: {}", auto.place(), auto.message));
         let case = Case {
             name: format!("{} agrees with {}", self.candidate.file, self.reference.file),
             file: Some(self.candidate.file.clone()).filter(|file| file != STANDARD_INPUT),
@@ -57,9 +64,16 @@ impl Report for Comparison {
                 Verdict::Refused => Outcome::Trouble,
             },
             summary: headline(self),
-            details: reasons.chain(hints).collect(),
+            details: reasons.chain(auto).chain(hints).collect(),
         };
         Suite { name: "oracle diff".to_string(), cases: vec![case] }
+    }
+}
+
+impl Comparison {
+    /// The tolerance from the truth where it holds; where it does not, it is among the reasons.
+    fn passed_auto(&self) -> Option<&AutoReport> {
+        self.auto.as_ref().filter(|auto| auto.passes)
     }
 }
 
@@ -204,12 +218,13 @@ fn distances(truth: &TruthReport) -> Vec<Vec<String>> {
 fn cells(comparison: &Comparison) -> Vec<(&'static str, String)> {
     let (atol, rtol) = match comparison.gate {
         Gate::Tolerance { atol, rtol } => (Some(atol), Some(rtol)),
-        Gate::Bits | Gate::Memra => (None, None),
+        Gate::Bits | Gate::Memra | Gate::Auto { .. } => (None, None),
     };
     let gate = match comparison.gate {
         Gate::Bits => "bits",
         Gate::Tolerance { .. } => "tolerance",
         Gate::Memra => "memra",
+        Gate::Auto { .. } => "auto",
     };
     let reasons: Vec<String> = comparison.reasons.iter().map(|reason| reason.to_string()).collect();
     let mut row = vec![
@@ -236,7 +251,34 @@ fn cells(comparison: &Comparison) -> Vec<(&'static str, String)> {
         ("truth_ratio_max_abs", cell(truth.and_then(|truth| truth.ratio.max_abs))),
         ("truth_ratio_rms", cell(truth.and_then(|truth| truth.ratio.rms))),
     ]);
+    row.extend(auto_cells(comparison));
     row
+}
+
+fn auto_cells(comparison: &Comparison) -> Vec<(&'static str, String)> {
+    let auto = comparison.auto.as_ref();
+    let number = |get: fn(&AutoReport) -> f64| cell(auto.map(get).filter(|value| value.is_finite()));
+    let basis = auto.map_or("", |auto| match auto.basis {
+        Basis::Truth => "truth",
+        Basis::Receipts => "receipts",
+    });
+    let factor = match comparison.gate {
+        Gate::Auto { factor } => Some(factor),
+        Gate::Bits | Gate::Tolerance { .. } | Gate::Memra => None,
+    };
+    vec![
+        ("auto_factor", cell(factor)),
+        ("auto_basis", basis.to_string()),
+        ("auto_floor", number(|auto| auto.floor)),
+        ("auto_reference_max_abs", number(|auto| auto.reference.max_abs)),
+        ("auto_reference_rms", number(|auto| auto.reference.rms)),
+        ("auto_candidate_max_abs", number(|auto| auto.candidate.max_abs)),
+        ("auto_candidate_rms", number(|auto| auto.candidate.rms)),
+        ("auto_bound_max_abs", number(|auto| auto.bound.max_abs)),
+        ("auto_bound_rms", number(|auto| auto.bound.rms)),
+        ("auto_ratio_max_abs", number(|auto| auto.ratio.max_abs)),
+        ("auto_ratio_rms", number(|auto| auto.ratio.rms)),
+    ]
 }
 
 fn metric_cells(metrics: Option<&Metrics>) -> Vec<(&'static str, String)> {

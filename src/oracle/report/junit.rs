@@ -27,7 +27,8 @@ fn write_case(suite: &str, case: &Case, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "    <testcase classname=\"{}\" name=\"{}\">", escaped(suite), escaped(&case.name))?;
     let (summary, details) = (escaped(&case.summary), escaped(&case.details.join("\n")));
     match case.outcome {
-        Outcome::Passed => writeln!(out, "      <system-out>{summary}</system-out>")?,
+        Outcome::Passed if details.is_empty() => writeln!(out, "      <system-out>{summary}</system-out>")?,
+        Outcome::Passed => writeln!(out, "      <system-out>{summary}\n{details}</system-out>")?,
         Outcome::Failed => writeln!(out, "      <failure message=\"{summary}\">{details}</failure>")?,
         Outcome::Trouble => writeln!(out, "      <error message=\"{summary}\">{details}</error>")?,
     }
