@@ -148,7 +148,8 @@ fn the_same_numbers_summed_from_the_other_end_are_other_bits() {
 #[test]
 fn zeros_subnormals_and_what_is_not_finite_are_those_of_the_definition() {
     let tiny = f32::from_bits(1);
-    let special = [0.0, -0.0, tiny, -tiny, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, 1.0];
+    let special =
+        [0.0, -0.0, tiny, -tiny, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, 1.0];
     // Every special value meets every other one, by itself and among ordinary numbers.
     let (rows, cols) = (special.len(), 40);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {

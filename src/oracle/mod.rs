@@ -7,7 +7,7 @@ pub mod file;
 pub mod hints;
 pub mod metrics;
 pub mod output;
-mod printable;
+pub(crate) mod printable;
 pub mod report;
 pub mod truth;
 pub mod verdict;

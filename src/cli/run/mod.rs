@@ -1,12 +1,15 @@
 //! `oracle run CKPT TOKEN...` (also `run-oracle`): the reference logits of the last position, as an oracle file.
 
+mod chunks;
 mod lanes;
 mod memory;
-mod prompts;
+pub(super) mod prompts;
 
 use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
 use crate::checkpoint::Source;
+use crate::engine::external::CHUNKS_RECORD;
+use crate::exec::Executor;
 use crate::exec::memory::{Load, bound};
 use crate::exec::observer::NonFinite;
 use crate::exec::reference::{self, Reference};
@@ -14,6 +17,7 @@ use crate::model::Plan;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use crate::problem::visible;
 use anyhow::{Context, Result, bail, ensure};
+use chunks::Chunks;
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Lane, lane, sessions};
@@ -69,6 +73,10 @@ pub struct RunArgs {
     #[arg(long)]
     allow_nonfinite: bool,
 
+    /// Take the prompt in chunks of these lengths, keeping keys and values in between (the runner protocol)
+    #[arg(long, value_name = "LIST", hide = true, conflicts_with = "prompts")]
+    chunks: Option<Chunks>,
+
     /// Neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
@@ -107,6 +115,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let plan = books.plan.as_ref().context("books without problems have a plan")?;
     for prompt in &prompts {
         prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
+        args.chunks.iter().try_for_each(|chunks| chunks.check(prompt))?;
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
     if let Some(most) = args.max_memory {
@@ -216,11 +225,13 @@ fn evaluate(
     let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
     if args.numeric == Numeric::F32 {
         narrow = sessions::<f32>(plan, prompts);
-        lanes.push(lane(plan, source, &kernels, prompts, &mut narrow)?);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, &kernels), prompts, &mut narrow)?;
+        lanes.push(lane(plan, source, &kernels, &rest, &mut narrow)?);
     }
     if args.numeric == Numeric::F64 || args.with_truth {
         wide = sessions::<f64>(plan, prompts);
-        lanes.push(lane(plan, source, &kernels, prompts, &mut wide)?);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, &kernels), prompts, &mut wide)?;
+        lanes.push(lane(plan, source, &kernels, &rest, &mut wide)?);
     }
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
     for (i, layer) in plan.layers.iter().enumerate() {
@@ -285,6 +296,9 @@ fn receipts(
         ("plan_sha256", plan.sha256()),
         ("executor_backend", "reference".to_owned()),
     ];
+    if let Some(chunks) = &args.chunks {
+        receipts.push((CHUNKS_RECORD, chunks.to_string()));
+    }
     let allowed = survey.books.as_ref().map_or(&[][..], |books| &books.allowed);
     if !allowed.is_empty() {
         receipts.push(("allowed_unused", visible(&allowed.join(","))));

@@ -7,6 +7,23 @@ use super::kernels::Kernels;
 use super::state::{Session, SessionOptions};
 use crate::model::Plan;
 use crate::ops::Float;
+use crate::problem::quote;
+use thiserror::Error;
+
+/// Why a fault can't be injected.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotInjected {
+    #[error("no fault {0}")]
+    Unknown(String),
+}
+
+/// Makes the fault `name` ready for a plan.
+///
+/// # Errors
+/// No such fault, or one that would change nothing in this plan.
+pub fn inject(name: &str, _plan: &Plan) -> Result<Injection, NotInjected> {
+    Err(NotInjected::Unknown(quote(name)))
+}
 
 /// A fault that applies to a plan, ready to be used.
 pub struct Injection {

@@ -122,6 +122,8 @@ pub struct PartShape {
     pub first: usize,
     pub rows: usize,
     pub cols: usize,
+    /// As they are held here, whatever format they were rounded to.
+    pub bytes: usize,
 }
 
 impl<F: Float> Session<F> {
@@ -150,6 +152,11 @@ impl<F: Float> Session<F> {
     /// One more than the largest position that the sequence will reach.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// Announces a sequence that gets longer than was said at its beginning.
+    pub fn announce(&mut self, length: usize) {
+        self.length = self.length.max(length);
     }
 
     /// Forgets all but the first `len` tokens.
@@ -190,6 +197,7 @@ impl<F: Float> Session<F> {
                 first: p.first,
                 rows: p.rows.rows(),
                 cols: p.rows.cols(),
+                bytes: size_of_val(p.rows.data()),
             };
             state.as_mixer().parts().into_iter().map(shape)
         });
