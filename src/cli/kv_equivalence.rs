@@ -209,7 +209,7 @@ fn local(
     if windows.iter().any(|&window| window < n) {
         subjects.push(subject("rolling windows", &rolling, false, None));
     }
-    subjects.push(subject("limited", &exactly, exact, Some(n)));
+    subjects.push(subject("", &exactly, exact, Some(n)));
     // A tolerance for a cache's format is one for what the format loses.
     let full: &dyn Engine = if args.tolerance().is_some() { &plain } else { &usual };
     let mut report = check(&Check {

@@ -259,9 +259,9 @@ pub fn check(check: &Check<'_>) -> Result<Equivalence> {
         }
     }
     let Bench { runs, bits, .. } = bench;
-    let some = |outcome, kind| runs.iter().any(|r: &Run| r.outcome == outcome && r.kind == kind);
-    let verdict = match (runs.iter().any(|r| r.outcome == RunOutcome::Different), some(RunOutcome::Same, Kind::Chunks))
-    {
+    // One pass over the whole prompt says nothing of pieces.
+    let pieces = runs.iter().any(|r| r.outcome == RunOutcome::Same && r.kind == Kind::Chunks && r.passes > 1);
+    let verdict = match (runs.iter().any(|r| r.outcome == RunOutcome::Different), pieces) {
         (true, _) => Verdict::Different,
         (false, false) => Verdict::Refused,
         (false, true) if bits => Verdict::Identical,
@@ -475,8 +475,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Where `found`, the result for the tokens `range`, first differs.
-    fn compare(&mut self, range: Range<usize>, found: &Step) -> Result<(usize, f64), Stop> {
+    /// Holds `found`, the result for the tokens `range`, against the full forward pass.
+    fn compare(&mut self, range: Range<usize>, found: &Step) -> Result<Compared, Stop> {
         let n = self.prompt.tokens.len();
         let (rows, full_rows) = (found.logits.rows(), self.full.logits.rows());
         let vocab = self.full.logits.cols();
@@ -491,7 +491,7 @@ impl<'a> Bench<'a> {
         {
             return Err(Stop::state(format!("expected hidden states of {} tokens after each layer", range.len())));
         }
-        let (mut compared, mut max_abs) = (0, 0.0f64);
+        let (mut rows_compared, mut max_abs) = (0, 0.0f64);
         let mut first = None;
         for (row, token) in range.clone().enumerate() {
             let hidden = (0..layers).map(|l| {
@@ -502,7 +502,7 @@ impl<'a> Bench<'a> {
                 let expected = self.full.logits.row(token + full_rows - n);
                 (Place::Logits, expected, found.logits.row(row + rows - range.len()))
             });
-            compared += usize::from(logits.is_some());
+            rows_compared += usize::from(logits.is_some());
             for (place, expected, found) in hidden.chain(logits) {
                 for (index, (&e, &f)) in expected.iter().zip(found).enumerate() {
                     if e.to_bits() == f.to_bits() && e.is_finite() {
@@ -518,15 +518,26 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        let Some((token, place, index, expected, found)) = first else { return Ok((compared, max_abs)) };
-        let message = format!(
-            "token {token}, {place}, value {index}: the full forward pass has {}, this run {}",
-            exact_logit(expected),
-            exact_logit(found)
-        );
-        let layer = if let Place::Layer(layer) = place { Some(layer) } else { None };
-        Err(Stop::Different(Difference { chunks: Vec::new(), token: Some(token), layer, message }))
+        let difference = first.map(|(token, place, index, expected, found)| {
+            let message = format!(
+                "token {token}, {place}, value {index}: the full forward pass has {}, this run {}",
+                exact_logit(expected),
+                exact_logit(found)
+            );
+            let layer = if let Place::Layer(layer) = place { Some(layer) } else { None };
+            Difference { chunks: Vec::new(), token: Some(token), layer, message }
+        });
+        Ok(Compared { rows: rows_compared, max_abs, difference })
     }
+}
+
+/// What a comparison of one step found.
+struct Compared {
+    /// Rows of logits that were compared.
+    rows: usize,
+    /// Largest difference of a logit.
+    max_abs: f64,
+    difference: Option<Difference>,
 }
 
 impl<'a> Walk<'_, 'a> {
@@ -537,7 +548,9 @@ impl<'a> Walk<'_, 'a> {
     /// A new session for the prompt.
     pub fn session(&mut self) -> Result<BoxedSession<'a>, Stop> {
         self.chunks.clear();
-        Ok(self.bound.subject.engine.session(self.bench.prompt.length())?)
+        let session = self.bound.subject.engine.session(self.bench.prompt.length())?;
+        self.state(session.as_ref(), 0)?;
+        Ok(session)
     }
 
     /// A session through these chunks.
@@ -568,9 +581,12 @@ impl<'a> Walk<'_, 'a> {
             return Err(Stop::state(format!("a session of {first} tokens should have room for {n} more of {all}")));
         }
         let step = session.prefill(&prompt.tokens[first..end], &prompt.positions[first..end])?;
-        let (rows, max_abs) = self.bench.compare(first..end, &step)?;
-        self.rows_compared += rows;
-        self.max_abs = self.max_abs.max(max_abs);
+        let compared = self.bench.compare(first..end, &step)?;
+        self.rows_compared += compared.rows;
+        self.max_abs = self.max_abs.max(compared.max_abs);
+        if let Some(difference) = compared.difference {
+            return Err(Stop::Different(difference));
+        }
         self.state(session, end)
     }
 

@@ -49,7 +49,7 @@ impl Report for Equivalence {
         page.lines("ways to cut the prompt", &self.coverage);
         page.columns("runs", &self.groups_as_rows(), 1);
         page.lines("not checked", self.not_checked());
-        page.columns("state after the prompt", &self.state_rows(), 2);
+        page.columns("state after the prompt", &self.state_rows(), 3);
         if !self.cannot_see.is_empty() {
             let spots: Vec<String> = self.cannot_see.iter().map(ToString::to_string).collect();
             page.lines("blind spots", [format!("this prompt cannot see: {}", spots.join(", "))]);
