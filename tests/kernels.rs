@@ -206,6 +206,7 @@ fn check_attend<F: Vectors>(heads: (usize, usize), dim: usize, window: Option<us
     let mut noise = Noise((dim + tokens * 7 + past) as u32);
     let q = attention_matrix::<F>(&mut noise, tokens, heads.0 * dim);
     let kv = Kv {
+        first: 0,
         keys: attention_matrix(&mut noise, past + tokens, heads.1 * dim),
         values: attention_matrix(&mut noise, past + tokens, heads.1 * dim),
     };
@@ -250,7 +251,7 @@ fn a_window_of_another_size_gives_other_bits() {
     };
     let mut noise = Noise(3);
     let q = attention_matrix::<f32>(&mut noise, 20, 12);
-    let kv = Kv { keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
+    let kv = Kv { first: 0, keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
     let got = Reference::default().attend(&spec(5), &q, 0, &kv);
     assert_ne!(bits(got.data()), bits(attended(&spec(6), &q, 0, &kv).data()));
 }

@@ -175,3 +175,56 @@ fn a_run_keeps_below_its_bound() {
         assert!(peak < needed, "{fixture}: {peak} of {needed}");
     }
 }
+
+#[test]
+fn the_accelerated_executor_says_who_it_is_and_stays_near() {
+    let tokens = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24";
+    let dir = tempfile::tempdir().unwrap();
+    for fixture in ["qwen3-window-llama3", "llama-bias-llama3"] {
+        let run = |name: &str, further: &str| {
+            let mut command = words(&format!("run fixtures/{fixture} {tokens} {further}"));
+            command.arg("-o").arg(dir.path().join(name));
+            let (code, _, stderr) = outcome(command);
+            assert_eq!(code, 0, "{stderr}");
+            (read(&dir.path().join(name)), stderr)
+        };
+        let (reference, _) = run("ref.tsv", "--with-truth");
+        let (fast, _) = run("fast.tsv", "--executor accelerated");
+        assert_eq!((fast.engine.as_str(), fast.receipt("executor_backend")), ("oracle-accelerated-gemm", Some("gemm")));
+        assert_eq!(fast.numeric_class, reference.numeric_class);
+        assert_ne!(fast.logits, reference.logits, "another order of summation");
+        let diff = |further: &str| {
+            let mut command = words("diff --quiet");
+            command.arg(dir.path().join("ref.tsv")).arg(dir.path().join("fast.tsv")).args(further.split_whitespace());
+            outcome(command).0
+        };
+        // By the reference's own receipts.
+        assert_eq!((diff("--tolerance auto"), diff("")), (0, 1));
+
+        // Both in one pass: the file is the reference's, the distances are shown layer by layer.
+        let (both, stderr) = run("both.tsv", "--executor both --with-truth");
+        assert_eq!((&both.logits, &both.engine), (&reference.logits, &reference.engine));
+        let layers = 3;
+        let stages: Vec<&str> =
+            stderr.lines().filter(|l| l.starts_with("layer ") || l.starts_with("logits ")).collect();
+        assert_eq!(stages.len(), layers + 1, "{stderr}");
+        assert_says(&stderr, &["reference - accelerated", "reference - truth", "accelerated - truth"]);
+        let columns: Vec<f64> = stages[layers].split_whitespace().skip(1).map(|n| n.parse().unwrap()).collect();
+        let (ours, truth) = (fast.logits.to_f64(), reference.logits.to_f64());
+        let max = ours.iter().zip(&truth).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert_eq!(columns.len(), 6);
+        assert_eq!(format!("{:.3e}", columns[0]), format!("{max:.3e}"));
+    }
+}
+
+#[test]
+fn an_executor_that_is_not_there_is_refused() {
+    for (further, wanted) in [
+        ("--executor accelerated --backend cublas", "no backend `cublas`; this build has gemm"),
+        ("--executor accelerated --numeric f64", "--numeric f64: the accelerated executor computes in f32 only"),
+    ] {
+        let (code, stdout, stderr) = outcome(words(&format!("run fixtures/llama-plain 1 {further}")));
+        assert_eq!((code, stdout.as_str()), (2, ""));
+        assert_says(&stderr, &[wanted]);
+    }
+}

@@ -97,11 +97,6 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     // What fits exactly is taken.
     assert_eq!(model.feed(&mut session, 1), model.whole::<f32>(5, 1));
     assert_eq!((session.len(), session.length(), session.is_empty()), (5, 40, false));
-    // A later position needs an announcement.
-    let mut session = model.session::<f32>(SessionOptions::default());
-    session.announce(41);
-    session.announce(3);
-    assert!(model.try_feed(&mut session, vec![1], vec![40]).is_ok());
 }
 
 #[test]

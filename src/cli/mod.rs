@@ -2,9 +2,11 @@
 
 pub mod check;
 pub mod diff;
+pub mod faults;
 pub mod generate;
 pub mod kv_equivalence;
 pub mod packs;
+pub mod probes;
 pub mod prompt;
 pub mod run;
 pub mod self_test;
@@ -79,6 +81,10 @@ enum Command {
     Diff(diff::DiffArgs),
     /// Say what a checkpoint computes and close its books, from headers alone
     Check(check::CheckArgs),
+    /// Say which faults of an engine a check with given prompts would notice
+    Faults(faults::FaultsArgs),
+    /// Propose a few prompts that show every fault that a checkpoint's engine can have
+    Probes(probes::ProbesArgs),
     /// Hold a prompt that comes in pieces against the same prompt in one pass
     KvEquivalence(kv_equivalence::KvEquivalenceArgs),
     /// Prove on this machine that the bits are those that were promised
@@ -120,6 +126,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Check(args)) => check::run(&args),
+        Some(Command::Faults(args)) => faults::run(&args),
+        Some(Command::Probes(args)) => probes::run(&args),
         Some(Command::KvEquivalence(args)) => kv_equivalence::run(&args),
         Some(Command::SelfTest(args)) => self_test::run(&args),
         Some(Command::Packs(args)) => packs::run(&args),

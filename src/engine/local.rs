@@ -128,8 +128,6 @@ impl<'e, F: Float> EngineSession<'e> for LocalSession<'e, F> {
         if let Some(injection) = engine.injection() {
             injection.before_pass(session, tokens.len());
             positions = injection.positions(session.len(), &positions);
-            // A broken engine goes where no position was announced.
-            session.announce(positions.iter().max().map_or(0, |&p| p as usize + 1));
         }
         let mut layers = Layers::default();
         let input = Input { session, tokens: tokens.to_vec(), positions };

@@ -7,6 +7,7 @@ pub mod file;
 pub mod hints;
 pub mod metrics;
 pub mod output;
+pub mod power;
 pub(crate) mod printable;
 pub mod report;
 pub mod truth;

@@ -9,10 +9,12 @@ use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
 use crate::checkpoint::Source;
 use crate::engine::external::CHUNKS_RECORD;
-use crate::exec::Executor;
+use crate::exec::accelerated::{self, Accelerated};
+use crate::exec::faults::{Injection, ShownBy, inject};
 use crate::exec::memory::{Load, bound};
 use crate::exec::observer::NonFinite;
 use crate::exec::reference::{self, Reference};
+use crate::exec::{Executor, Kernels, SessionOptions};
 use crate::model::Plan;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use crate::problem::visible;
@@ -32,7 +34,8 @@ Examples:
   oracle run fixtures/llama-plain 1 2 3 4 -o ref.tsv
   oracle run fixtures/qwen3-plain 5,17,3 --top 5 > ref.tsv
   tokenizer-of-yours prompt.txt | oracle run models/smollm2 --tokens-file - -o ref.tsv
-  oracle run models/smollm2 --prompts prompts.jsonl -o refs --max-memory 500MB")]
+  oracle run models/smollm2 --prompts prompts.jsonl -o refs --max-memory 500MB
+  oracle run models/smollm2 2 818 5279 --executor both --with-truth -o ref.tsv")]
 pub struct RunArgs {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
@@ -48,6 +51,19 @@ pub struct RunArgs {
     /// rounding
     #[arg(long, value_enum, default_value_t = Numeric::F32)]
     numeric: Numeric,
+
+    /// Which executor computes the file; `both` computes the reference's and shows how far the accelerated one is from
+    /// it, layer by layer
+    #[arg(long, value_enum, default_value_t = Engine::Reference, value_name = "EXECUTOR")]
+    executor: Engine,
+
+    /// Matrix product of the accelerated executor
+    #[arg(long, value_name = "NAME", default_value = accelerated::BACKENDS[0])]
+    backend: String,
+
+    /// Make a known mistake on purpose, to see whether a check notices it (docs/faults.md lists them); the file says so
+    #[arg(long, value_name = "FAULT", conflicts_with_all = ["with_truth", "max_memory"])]
+    inject: Option<String>,
 
     /// Compute the truth as well, in the same pass, and record how far the result is from it
     #[arg(long, conflicts_with = "numeric")]
@@ -74,7 +90,7 @@ pub struct RunArgs {
     allow_nonfinite: bool,
 
     /// Take the prompt in chunks of these lengths, keeping keys and values in between (the runner protocol)
-    #[arg(long, value_name = "LIST", hide = true, conflicts_with = "prompts")]
+    #[arg(long, value_name = "LIST", hide = true, conflicts_with_all = ["prompts", "inject"])]
     chunks: Option<Chunks>,
 
     /// Neither progress nor summary
@@ -89,6 +105,15 @@ enum Numeric {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Every bit specified
+    Reference,
+    /// Sums in any order, on a fast matrix product
+    Accelerated,
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Digest {
     Headers,
     Full,
@@ -100,6 +125,11 @@ enum Digest {
 /// Bad arguments, a checkpoint with problems, an unreadable weight, an unwritable output: nothing is written then.
 pub fn run(args: &RunArgs) -> Result<Exit> {
     let started = Instant::now();
+    ensure!(
+        args.numeric == Numeric::F32 || args.executor == Engine::Reference,
+        "--numeric f64: the accelerated executor computes in f32 only"
+    );
+    let accelerated = Accelerated::new(accelerated::by_name(&args.backend)?);
     let prompts = prompts(&args.prompts)?;
     let outputs = outputs(args, &prompts)?;
     let survey = survey(&args.checkpoint)?;
@@ -113,6 +143,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         bail!("{}: neither problems nor a checkpoint", survey.path.display());
     };
     let plan = books.plan.as_ref().context("books without problems have a plan")?;
+    let injection = args.inject.as_deref().map(|name| injected(name, plan)).transpose()?;
+    let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
     for prompt in &prompts {
         prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
         args.chunks.iter().try_for_each(|chunks| chunks.check(prompt))?;
@@ -125,7 +157,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     }
 
     let bar = progress(plan, source.as_ref(), args.quiet);
-    let evaluated = pool.install(|| evaluate(args, plan, source, &prompts, &bar))?;
+    let evaluated = pool.install(|| evaluate(args, &accelerated, injection.as_ref(), plan, source, &prompts, &bar))?;
     bar.finish_and_clear();
     let written = evaluated.nonfinite.is_none() || args.allow_nonfinite;
     if let Some(bad) = evaluated.nonfinite {
@@ -139,7 +171,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         return Ok(Exit::Different);
     }
 
-    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref())?;
+    let (engine, backend) = match args.executor {
+        Engine::Accelerated => (accelerated.engine(), args.backend.as_str()),
+        _ => (reference::ENGINE.to_owned(), "reference"),
+    };
+    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend, injection.as_ref())?;
     source.check_unchanged()?;
     let mut truths = evaluated.truth.into_iter().flatten();
     let mut files = Vec::new();
@@ -151,7 +187,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             receipts.push(("truth_rms".to_owned(), format!("{rms:e}")));
         }
         let file = OracleFile {
-            engine: reference::ENGINE.to_owned(),
+            engine: if injection.is_some() { format!("{engine}-injected") } else { engine.clone() },
             numeric_class: match args.numeric {
                 Numeric::F32 => NumericClass::Float32,
                 Numeric::F64 => NumericClass::Float64,
@@ -179,10 +215,12 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
 impl RunArgs {
     /// Bytes of a float of each executor in the pass.
     fn floats(&self) -> &'static [usize] {
-        match (self.numeric, self.with_truth) {
-            (Numeric::F32, false) => &[4],
-            (Numeric::F64, _) => &[8],
-            (Numeric::F32, true) => &[4, 8],
+        match (self.numeric, self.executor, self.with_truth) {
+            (Numeric::F64, ..) => &[8],
+            (_, Engine::Both, true) => &[4, 8, 4],
+            (_, Engine::Both, false) => &[4, 4],
+            (_, _, true) => &[4, 8],
+            (_, _, false) => &[4],
         }
     }
 }
@@ -204,6 +242,22 @@ fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Output>> {
     prompts.iter().map(|prompt| Ok(Output::open(Some(&file(prompt)))?)).collect()
 }
 
+/// The fault of `--inject`.
+///
+/// # Errors
+/// There is none of that name, it doesn't apply, or what it breaks doesn't happen in a single pass.
+fn injected(name: &str, plan: &Plan) -> Result<Injection> {
+    let injection = inject(name, plan).context("--inject")?;
+    let shown_by = injection.fault().shown_by();
+    ensure!(
+        shown_by == ShownBy::Pass,
+        "--inject {injection}: a run is a single pass, and it takes {} to show this fault: oracle kv-equivalence CKPT \
+         TOKEN... --inject {injection}",
+        shown_by.name(),
+    );
+    Ok(injection)
+}
+
 /// What came out of the pass, one row per prompt.
 struct Evaluated {
     logits: Vec<Logits>,
@@ -215,48 +269,104 @@ struct Evaluated {
 /// Takes every executor through the layers side by side: the weights of a layer are read once from the disk.
 fn evaluate(
     args: &RunArgs,
+    accelerated: &Accelerated,
+    injection: Option<&Injection>,
     plan: &Plan,
     source: &Arc<dyn Source>,
     prompts: &[Prompt],
     bar: &ProgressBar,
 ) -> Result<Evaluated> {
-    let kernels = Reference::default();
-    let (mut narrow, mut wide);
-    let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
-    if args.numeric == Numeric::F32 {
-        narrow = sessions::<f32>(plan, prompts);
-        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, &kernels), prompts, &mut narrow)?;
-        lanes.push(lane(plan, source, &kernels, &rest, &mut narrow)?);
+    let reference = Reference::default();
+    let faulty = injection.map(|i| (i.wrap::<f32>(&reference), i.wrap::<f32>(accelerated), i.wrap::<f64>(&reference)));
+    let (exact, quick, precise): (&dyn Kernels<f32>, &dyn Kernels<f32>, &dyn Kernels<f64>) = match &faulty {
+        Some((exact, quick, precise)) => (exact.as_ref(), quick.as_ref(), precise.as_ref()),
+        None => (&reference, accelerated, &reference),
+    };
+    let options = SessionOptions::default();
+    let options = injection.map_or(options, |injection| injection.options(options));
+    let (mut narrow, mut wide, mut fast);
+    let mut lanes: Vec<(&str, Box<dyn Lane + '_>)> = Vec::new();
+    if args.numeric == Numeric::F32 && args.executor != Engine::Accelerated {
+        narrow = sessions::<f32>(plan, prompts, options);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, exact), prompts, &mut narrow)?;
+        lanes.push((REFERENCE, lane(plan, source, exact, &rest, &mut narrow)?));
+    }
+    if args.executor != Engine::Reference {
+        fast = sessions::<f32>(plan, prompts, options);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, quick), prompts, &mut fast)?;
+        lanes.push((ACCELERATED, lane(plan, source, quick, &rest, &mut fast)?));
     }
     if args.numeric == Numeric::F64 || args.with_truth {
-        wide = sessions::<f64>(plan, prompts);
-        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, &kernels), prompts, &mut wide)?;
-        lanes.push(lane(plan, source, &kernels, &rest, &mut wide)?);
+        wide = sessions::<f64>(plan, prompts, options);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, precise), prompts, &mut wide)?;
+        lanes.push((TRUTH, lane(plan, source, precise, &rest, &mut wide)?));
     }
+    let mut table = (args.executor == Engine::Both).then(Table::default);
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
     for (i, layer) in plan.layers.iter().enumerate() {
         bar.set_message(format!("layer {}/{}", i + 1, plan.layers.len()));
-        for lane in &mut lanes {
+        for (_, lane) in &mut lanes {
             lane.step()?;
         }
         layer.each_weight(&mut |w| bar.inc(stored(&w.name)));
-        let nonfinite = lanes.iter().find_map(|lane| lane.nonfinite());
+        let nonfinite = lanes.iter().find_map(|(_, lane)| lane.nonfinite());
         if nonfinite.is_some() && !args.allow_nonfinite {
             return Ok(Evaluated { logits: vec![], truth: None, nonfinite });
         }
+        if let Some(table) = &mut table {
+            let hidden: Vec<_> = lanes.iter().map(|(name, lane)| (*name, lane.hidden())).collect();
+            table.add(format!("layer {i}"), &hidden);
+        }
     }
     bar.set_message("head");
-    let mut rows = Vec::new();
+    let mut rows: Vec<(&str, Vec<Logits>)> = Vec::new();
     let mut nonfinite = None;
-    for lane in lanes {
+    for (name, lane) in lanes {
         let (logits, found) = lane.finish()?;
-        rows.push(logits);
+        rows.push((name, logits));
         nonfinite = nonfinite.or(found);
     }
     bar.inc(stored(&plan.head.linear.weight.name));
-    let mut rows = rows.into_iter();
-    let logits = rows.next().unwrap_or_default();
-    Ok(Evaluated { logits, truth: rows.next(), nonfinite })
+    if let Some(mut table) = table {
+        let all = |logits: &[Logits]| logits.iter().flat_map(Logits::to_f64).collect();
+        let logits: Vec<_> = rows.iter().map(|(name, logits)| (*name, all(logits))).collect();
+        table.add("logits".to_owned(), &logits);
+        bar.suspend(|| table.say());
+    }
+    let (_, logits) = rows.remove(0);
+    Ok(Evaluated { logits, truth: rows.into_iter().find(|(name, _)| *name == TRUTH).map(|(_, rows)| rows), nonfinite })
+}
+
+/// Names of the executors in a pass.
+const REFERENCE: &str = "reference";
+const ACCELERATED: &str = "accelerated";
+const TRUTH: &str = "truth";
+
+/// Distances between executors, stage by stage.
+#[derive(Default)]
+struct Table {
+    lines: Vec<String>,
+}
+
+impl Table {
+    /// Adds the distances between all pairs of executors' values at one stage.
+    fn add(&mut self, stage: String, values: &[(&str, Vec<f64>)]) {
+        let pairs = values.iter().enumerate().flat_map(|(i, a)| values[i + 1..].iter().map(move |b| (a, b)));
+        let pairs: Vec<_> = pairs.map(|((a, x), (b, y))| (format!("{a} - {b}"), Distance::between(x, y))).collect();
+        if self.lines.is_empty() {
+            let titles: String = pairs.iter().map(|(title, _)| format!("  {title:>25}")).collect();
+            let columns: String = pairs.iter().map(|_| format!("  {:>12}  {:>11}", "max", "RMS")).collect();
+            self.lines = vec![format!("{:10}{titles}", ""), format!("{:10}{columns}", "stage")];
+        }
+        let columns = pairs.iter().map(|(_, d)| format!("  {:>12.3e}  {:>11.3e}", d.max, d.rms));
+        self.lines.push(format!("{stage:10}{}", columns.collect::<String>()));
+    }
+
+    fn say(&self) {
+        for line in &self.lines {
+            say(format_args!("{line}"));
+        }
+    }
 }
 
 /// A value that is not finite, with the prompt and the token where it is.
@@ -283,6 +393,8 @@ fn receipts(
     config_sha256: String,
     plan: &Plan,
     source: &dyn Source,
+    backend: &str,
+    injection: Option<&Injection>,
 ) -> Result<Vec<(String, String)>> {
     let (digest, weights_sha256) = match args.weights_digest {
         Digest::Headers => ("headers", source.headers_sha256()?),
@@ -294,10 +406,13 @@ fn receipts(
         ("weights_digest", digest.to_owned()),
         ("weights_sha256", weights_sha256),
         ("plan_sha256", plan.sha256()),
-        ("executor_backend", "reference".to_owned()),
+        ("executor_backend", backend.to_owned()),
     ];
     if let Some(chunks) = &args.chunks {
         receipts.push((CHUNKS_RECORD, chunks.to_string()));
+    }
+    if let Some(injection) = injection {
+        receipts.push(("injected_fault", injection.to_string()));
     }
     let allowed = survey.books.as_ref().map_or(&[][..], |books| &books.allowed);
     if !allowed.is_empty() {

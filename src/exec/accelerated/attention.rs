@@ -67,7 +67,7 @@ fn chunk(
     let scale = spec.scale as f32;
     // All slots that any of these tokens sees.
     let slots = spec.visible(past + tokens.start).start..past + tokens.end;
-    let at = slots.start * kv.keys.cols() + kv_head * dim;
+    let at = (slots.start - kv.first) * kv.keys.cols() + kv_head * dim;
     let mut keys = vec![0.0; dim * slots.len()];
     transpose(level, &kv.keys.data()[at..], kv.keys.cols(), slots.len(), dim, &mut keys);
 

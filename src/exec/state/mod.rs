@@ -82,7 +82,7 @@ pub struct SessionOptions {
 pub struct Session<F> {
     pub(super) layers: Vec<LayerState<F>>,
     pub(super) len: usize,
-    length: usize,
+    pub(super) length: usize,
     options: SessionOptions,
 }
 
@@ -152,11 +152,6 @@ impl<F: Float> Session<F> {
     /// One more than the largest position that the sequence will reach.
     pub fn length(&self) -> usize {
         self.length
-    }
-
-    /// Announces a sequence that gets longer than was said at its beginning.
-    pub fn announce(&mut self, length: usize) {
-        self.length = self.length.max(length);
     }
 
     /// Forgets all but the first `len` tokens.

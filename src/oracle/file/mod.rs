@@ -16,7 +16,7 @@ pub const FORMAT: &str = "memra-checkpoint-oracle-v1";
 pub const STANDARD_INPUT: &str = "standard input";
 
 /// The receipt keys this program writes. `--strict` reading refuses every other key that is not a header.
-pub const RECEIPTS: [&str; 11] = [
+pub const RECEIPTS: [&str; 12] = [
     "oracle_version",
     "positions",
     "config_sha256",
@@ -25,6 +25,7 @@ pub const RECEIPTS: [&str; 11] = [
     "plan_sha256",
     "executor_backend",
     "allowed_unused",
+    "injected_fault",
     "truth_max_abs",
     "truth_rms",
     "chunks",
