@@ -21,8 +21,8 @@ use subject::{Subject, SubjectArgs};
 #[command(after_help = "\
 Examples:
   oracle faults --pack llama
-  oracle faults fixtures/mistral-window --prompt '1 2 3 4'
-  oracle faults models/smollm2 --prompt '2,818,5279@0,9,5000' --require bits --format junit")]
+  oracle faults fixtures/mistral-window --prompt 1,2,3,4
+  oracle faults models/smollm2 --prompt 2,818,5279@0,9,5000 --require bits --format junit")]
 pub struct FaultsArgs {
     #[command(flatten)]
     subject: SubjectArgs,

@@ -108,6 +108,7 @@ impl Fault {
     /// What can show it.
     pub fn shown_by(&self) -> ShownBy {
         match self.make {
+            Make::Absent(Place::State, _) => ShownBy::Chunks,
             Make::Plan(_) | Make::Cache(_) | Make::Absent(..) => ShownBy::Pass,
             Make::Kernels(fault) => fault.shown_by(),
             Make::Session(fault) => fault.shown_by(),
