@@ -6,7 +6,7 @@ use checkpoint_oracle::model::Pack;
 use common::*;
 use std::time::{Duration, Instant};
 
-const SUBCOMMANDS: [&str; 5] = ["run", "diff", "check", "self-test", "packs"];
+const SUBCOMMANDS: [&str; 7] = ["run", "diff", "check", "faults", "probes", "self-test", "packs"];
 
 fn packs() -> Vec<&'static Pack> {
     let packs: Vec<&Pack> = Pack::embedded().iter().collect();
@@ -79,7 +79,7 @@ fn the_man_page_and_the_completions_know_every_subcommand() {
             let name = if what == "man" { subcommand.replace('-', "\\-") } else { subcommand.to_owned() };
             assert!(stdout.contains(&name), "{what} knows {subcommand}");
         }
-        for option in ["positions", "allow-unused", "atol"] {
+        for option in ["positions", "allow-unused", "atol", "inject", "mutants"] {
             let name = if what == "man" { option.replace('-', "\\-") } else { option.to_owned() };
             assert!(stdout.contains(&name), "{what} knows --{option}");
         }

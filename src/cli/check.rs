@@ -217,9 +217,10 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
         "q/k norm",
         per_layer(plan, |layer| {
             let Mixer::Attention(a) = &layer.mixer;
-            a.qk_norm
-                .as_ref()
-                .map_or("none".to_owned(), |n| format!("RMSNorm per head before RoPE, eps {}", number(n.q.eps)))
+            a.qk_norm.as_ref().map_or("none".to_owned(), |n| {
+                let order = if n.after_rope { "after" } else { "before" };
+                format!("RMSNorm per head {order} RoPE, eps {}", number(n.q.eps))
+            })
         }),
     );
     row(
@@ -317,7 +318,8 @@ fn rope(rope: &Rope) -> String {
             )
         }
     };
-    format!("{scaling}, rope_theta {}, {} dimensions in halves", number(rope.rope_theta), rope.dim)
+    let pairing = if rope.interleaved { "interleaved pairs" } else { "halves" };
+    format!("{scaling}, rope_theta {}, {} dimensions in {pairing}", number(rope.rope_theta), rope.dim)
 }
 
 /// The shortest digits that read back as the same number.

@@ -5,9 +5,9 @@ use super::observer::{Observer, Stage};
 use super::state::{LayerState, Session};
 use super::weights::Weights;
 use crate::checkpoint::Source;
-use crate::model::plan::{Attention, Linear, Mixer, Mlp, Plan, RmsNorm};
+use crate::model::plan::{Attention, Linear, Mixer, Mlp, Plan, QkNorm, RmsNorm};
 use crate::ops::level::elementwise;
-use crate::ops::rope::{RopeTable, rotate_halves};
+use crate::ops::rope::RopeTable;
 use crate::ops::{Float, Matrix, norm::rms_norm};
 use anyhow::Result;
 use rayon::prelude::*;
@@ -158,26 +158,29 @@ impl<F: Float> Pass<'_, '_, F> {
         see.at("mixer.q", &q);
         see.at("mixer.k", &k);
         see.at("mixer.v", &v);
-        if let Some(norms) = &attention.qk_norm {
-            compute.norm_heads(&mut q, &norms.q)?;
-            compute.norm_heads(&mut k, &norms.k)?;
-            see.at("mixer.q_norm", &q);
-            see.at("mixer.k_norm", &k);
-        }
         let spec = &attention.spec;
-        let mut attended = Matrix::filled(0, q.cols(), F::ZERO);
-        for segment in segments {
+        let norms = attention.qk_norm.as_ref();
+        if let Some(norms) = norms.filter(|norms| !norms.after_rope) {
+            compute.qk_norm(&mut q, &mut k, norms, see)?;
+        }
+        for segment in segments.iter() {
             let rope = &segment.ropes[attention.rope];
-            let (mut q, mut k) = (q.slice_rows(segment.rows.clone()), k.slice_rows(segment.rows.clone()));
             for rows in [&mut q, &mut k] {
-                rows.par_iter_rows_mut().enumerate().for_each(|(t, row)| {
-                    for head in row.chunks_exact_mut(spec.head_dim) {
-                        rotate_halves(head, rope.cos.row(t), rope.sin.row(t));
-                    }
+                let rows = rows.par_iter_rows_mut().skip(segment.rows.start).take(segment.rows.len());
+                rows.enumerate().for_each(|(t, row)| {
+                    row.chunks_exact_mut(spec.head_dim).for_each(|head| rope.rotate(t, head));
                 });
             }
+        }
+        if let Some(norms) = norms.filter(|norms| norms.after_rope) {
+            compute.qk_norm(&mut q, &mut k, norms, see)?;
+        }
+        let mut attended = Matrix::filled(0, q.cols(), F::ZERO);
+        for segment in segments {
+            let rows = || segment.rows.clone();
             let LayerState::Kv(kv) = &mut segment.session.layers[*layer];
-            kv.append(&k, &v.slice_rows(segment.rows.clone()));
+            kv.append(&k.slice_rows(rows()), &v.slice_rows(rows()));
+            let q = q.slice_rows(rows());
             attended.extend_rows(compute.kernels.attend(spec, &q, segment.session.len, kv.kv()).data());
             kv.settle();
         }
@@ -258,6 +261,15 @@ impl<F: Float> Compute<'_, F> {
                 rms_norm(group, &weights, eps);
             }
         });
+        Ok(())
+    }
+
+    /// Normalises queries and keys, each head by itself.
+    fn qk_norm(&mut self, q: &mut Matrix<F>, k: &mut Matrix<F>, norms: &QkNorm, see: &mut Seer<'_, F>) -> Result<()> {
+        self.norm_heads(q, &norms.q)?;
+        self.norm_heads(k, &norms.k)?;
+        see.at("mixer.q_norm", q);
+        see.at("mixer.k_norm", k);
         Ok(())
     }
 

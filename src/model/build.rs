@@ -453,7 +453,8 @@ impl Hyper {
         let mut norm =
             |role: &str, size: usize| RmsNorm { weight: contract.layer(i, role, &[size]), eps: self.norm_eps };
         let (mixer_norm, mlp_norm) = (norm("mixer_norm", hidden), norm("mlp_norm", hidden));
-        let qk_norm = self.qk_norm.then(|| QkNorm { q: norm("q_norm", dim), k: norm("k_norm", dim) });
+        let qk_norm =
+            self.qk_norm.then(|| QkNorm { q: norm("q_norm", dim), k: norm("k_norm", dim), after_rope: false });
         let mut linear = |role: &str, shape: [usize; 2], bias: bool| Linear {
             weight: contract.layer(i, role, &shape),
             bias: bias.then(|| contract.layer(i, &format!("{role}_bias"), &shape[..1])),

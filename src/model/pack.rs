@@ -50,6 +50,10 @@ pub struct SelfTest {
     pub tokens: Vec<u32>,
     /// Of the logits' bits (f32, little endian) at all positions: the same on every machine.
     pub logits_sha256: String,
+    /// Further checkpoints by name, on which faults are tried (`oracle self-test --mutants`): config keys that replace
+    /// those of `config`.
+    #[serde(default)]
+    pub further: BTreeMap<String, toml::Table>,
 }
 
 /// Where one field of a plan comes from.

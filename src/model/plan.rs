@@ -92,7 +92,7 @@ pub struct Attention {
     pub v: Linear,
     /// `[hidden_size, num_attention_heads * head_dim]`
     pub o: Linear,
-    /// Before RoPE, on each head by itself (`[head_dim]`).
+    /// On each head by itself (`[head_dim]`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qk_norm: Option<QkNorm>,
 }
@@ -101,6 +101,9 @@ pub struct Attention {
 pub struct QkNorm {
     pub q: RmsNorm,
     pub k: RmsNorm,
+    /// After RoPE instead of before it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub after_rope: bool,
 }
 
 /// `down(activation(gate(x)) * up(x))`

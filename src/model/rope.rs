@@ -91,7 +91,7 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer) -> Result<
         }
     };
     let rope_theta = rope_theta?.unwrap_or(outer.default_theta);
-    Ok(Rope { dim: outer.dim, rope_theta, scaling: scaling? })
+    Ok(Rope { dim: outer.dim, rope_theta, interleaved: false, scaling: scaling? })
 }
 
 fn read_scaling(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer, kind: &str) -> Result<RopeScaling, Reported> {

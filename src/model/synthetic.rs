@@ -16,13 +16,33 @@ pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 /// # Errors
 /// The pack's config doesn't give a plan.
 pub fn checkpoint(pack: &Pack) -> Result<(Config, Tensors)> {
-    let root = serde_json::to_value(&pack.self_test.config)?;
+    made_from(pack, &format!("pack {}", pack.name), &pack.self_test.config)
+}
+
+/// That of [`checkpoint`] under the pack's name, then one for each entry of `self_test.further`.
+///
+/// # Errors
+/// A config doesn't give a plan.
+pub fn checkpoints(pack: &Pack) -> Result<Vec<(String, Config, Tensors)>> {
+    let (config, tensors) = checkpoint(pack)?;
+    let mut all = vec![(pack.name.clone(), config, tensors)];
+    for (name, keys) in &pack.self_test.further {
+        let mut table = pack.self_test.config.clone();
+        table.extend(keys.clone());
+        let (config, tensors) = made_from(pack, &format!("pack {}, {name}", pack.name), &table)?;
+        all.push((format!("{}/{name}", pack.name), config, tensors));
+    }
+    Ok(all)
+}
+
+fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Tensors)> {
+    let root = serde_json::to_value(table)?;
     let root = root.as_object().context("a table becomes an object")?.clone();
-    let config = Config { path: PathBuf::from(format!("pack {}", pack.name)), sha256: String::new(), root };
+    let config = Config { path: PathBuf::from(path), sha256: String::new(), root };
     // Without a tensor the books complain, but the plan says which tensors it wants.
     let empty = MemorySource::new(BTreeMap::new())?;
     let books = close_books(&config, &empty, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
-    let plan = books.plan.with_context(|| format!("pack {}: its self_test.config gives no plan", pack.name))?;
+    let plan = books.plan.with_context(|| format!("{path}: its config for the self-test gives no plan"))?;
     let tensors = weights(&plan).into_iter().enumerate().map(|(i, w)| (w.name.clone(), tensor(i, w))).collect();
     Ok((config, tensors))
 }

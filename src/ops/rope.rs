@@ -8,9 +8,12 @@ use serde::Serialize;
 /// Names are those of transformers' `rope_parameters`; the formulas are those of its `modeling_rope_utils.py`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rope {
-    /// Rotated part of a head: pairs `(i, i + dim / 2)` for `i < dim / 2`.
+    /// Rotated part of a head: `dim / 2` pairs.
     pub dim: usize,
     pub rope_theta: f64,
+    /// Pair i is `(2i, 2i + 1)`, as in GPT-J and Cohere, instead of `(i, i + dim / 2)`, as in GPT-NeoX and Llama.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub interleaved: bool,
     #[serde(flatten)]
     pub scaling: RopeScaling,
 }
@@ -155,7 +158,7 @@ impl Rope {
         });
         let (cos, sin) = angles.map(|a| (a.cos() * factor, a.sin() * factor)).unzip();
         let shape = |data| Matrix::from_vec(positions.len(), inv_freq.len(), data);
-        RopeTable { cos: shape(cos), sin: shape(sin) }
+        RopeTable { cos: shape(cos), sin: shape(sin), interleaved: self.interleaved }
     }
 }
 
@@ -164,6 +167,16 @@ impl Rope {
 pub struct RopeTable<F> {
     pub cos: Matrix<F>,
     pub sin: Matrix<F>,
+    /// As in [`Rope::interleaved`].
+    pub interleaved: bool,
+}
+
+impl<F: Float> RopeTable<F> {
+    /// Rotates one head of token `t` in place.
+    pub fn rotate(&self, t: usize, head: &mut [F]) {
+        let rotate = if self.interleaved { rotate_pairs } else { rotate_halves };
+        rotate(head, self.cos.row(t), self.sin.row(t));
+    }
 }
 
 /// Rotates one head `x` in place, halves pairing (pair i is `x[i], x[i + dim / 2]`):
@@ -175,12 +188,19 @@ pub fn rotate_halves<F: Float>(x: &mut [F], cos: &[F], sin: &[F]) {
     }
 }
 
+/// As [`rotate_halves`] for interleaved pairs: pair i is `x[2i], x[2i + 1]`, and stays there.
+pub fn rotate_pairs<F: Float>(x: &mut [F], cos: &[F], sin: &[F]) {
+    for ((pair, &c), &s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
+        (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[1] * c + pair[0] * s);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { dim: 4, rope_theta: 10_000.0, scaling }
+        Rope { dim: 4, rope_theta: 10_000.0, interleaved: false, scaling }
     }
 
     fn close(a: &[f64], b: &[f64]) {
@@ -241,5 +261,34 @@ mod tests {
         let mut x = [1.0f32, 2.0, 3.0, 4.0, 9.0];
         rotate_halves(&mut x, &[0.0, 1.0], &[1.0, 0.0]);
         assert_eq!(x, [-3.0, 2.0, 1.0, 4.0, 9.0]);
+    }
+
+    #[test]
+    fn interleaved_pairs_stand_side_by_side() {
+        // A quarter turn of the first pair (1, 2) gives (-2, 1); the second pair doesn't turn.
+        let mut x = [1.0f32, 2.0, 3.0, 4.0, 9.0];
+        rotate_pairs(&mut x, &[0.0, 1.0], &[1.0, 0.0]);
+        assert_eq!(x, [-2.0, 1.0, 3.0, 4.0, 9.0]);
+        let mut table = rope(RopeScaling::Default).table::<f32>(&[0, 3], 4);
+        let (mut halves, mut pairs) = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]);
+        table.rotate(1, &mut halves);
+        table.interleaved = true;
+        table.rotate(1, &mut pairs);
+        // The same two turns, by 3 and by 0.03, of other pairs.
+        let turned = |a: f32, b: f32, angle: f32| {
+            let (c, s) = (Float::cos(angle), Float::sin(angle));
+            (a * c - b * s, b * c + a * s)
+        };
+        assert_eq!((halves[0], halves[2]), turned(1.0, 3.0, 3.0));
+        assert_eq!((pairs[0], pairs[1]), turned(1.0, 2.0, 3.0));
+    }
+
+    #[test]
+    fn a_plan_without_interleaving_says_nothing_of_it() {
+        let mut rope = rope(RopeScaling::Default);
+        let json = serde_json::to_string(&rope).unwrap();
+        assert_eq!(json, "{\"dim\":4,\"rope_theta\":10000.0,\"rope_type\":\"default\"}");
+        rope.interleaved = true;
+        assert!(serde_json::to_string(&rope).unwrap().contains("\"interleaved\":true"));
     }
 }

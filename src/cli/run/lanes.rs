@@ -3,7 +3,7 @@
 use super::prompts::Prompt;
 use crate::checkpoint::Source;
 use crate::exec::observer::NonFinite;
-use crate::exec::{Executor, FirstNonFinite, Input, Kernels, Pass, Rows, Session};
+use crate::exec::{Executor, FirstNonFinite, Input, Kernels, Pass, Rows, Session, SessionOptions};
 use crate::model::Plan;
 use crate::ops::Float;
 use crate::oracle::Logits;
@@ -47,8 +47,8 @@ where
 }
 
 /// An empty session per prompt.
-pub fn sessions<F: Float>(plan: &Plan, prompts: &[Prompt]) -> Vec<Session<F>> {
-    prompts.iter().map(|prompt| Session::new(plan, prompt.length())).collect()
+pub fn sessions<F: Float>(plan: &Plan, prompts: &[Prompt], options: SessionOptions) -> Vec<Session<F>> {
+    prompts.iter().map(|prompt| Session::with_options(plan, prompt.length(), options)).collect()
 }
 
 struct Typed<'a, F: Float> {

@@ -1,20 +1,25 @@
 //! `oracle run CKPT TOKEN...` (also `run-oracle`): the reference logits of the last position, as an oracle file.
 
+mod chunks;
 mod lanes;
 mod memory;
-mod prompts;
+pub(super) mod prompts;
 
 use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
 use crate::checkpoint::Source;
+use crate::engine::external::CHUNKS_RECORD;
 use crate::exec::accelerated::{self, Accelerated};
+use crate::exec::faults::{Injection, ShownBy, inject};
 use crate::exec::memory::{Load, bound};
 use crate::exec::observer::NonFinite;
 use crate::exec::reference::{self, Reference};
+use crate::exec::{Executor, Kernels, SessionOptions};
 use crate::model::Plan;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use crate::problem::visible;
 use anyhow::{Context, Result, bail, ensure};
+use chunks::Chunks;
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Lane, lane, sessions};
@@ -56,6 +61,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME", default_value = accelerated::BACKENDS[0])]
     backend: String,
 
+    /// Make a known mistake on purpose, to see whether a check notices it (docs/faults.md lists them); the file says so
+    #[arg(long, value_name = "FAULT", conflicts_with_all = ["with_truth", "max_memory"])]
+    inject: Option<String>,
+
     /// Compute the truth as well, in the same pass, and record how far the result is from it
     #[arg(long, conflicts_with = "numeric")]
     with_truth: bool,
@@ -79,6 +88,10 @@ pub struct RunArgs {
     /// Go on when a value is NaN or infinite, and write the file
     #[arg(long)]
     allow_nonfinite: bool,
+
+    /// Take the prompt in chunks of these lengths, keeping keys and values in between (the runner protocol)
+    #[arg(long, value_name = "LIST", hide = true, conflicts_with_all = ["prompts", "inject"])]
+    chunks: Option<Chunks>,
 
     /// Neither progress nor summary
     #[arg(short, long)]
@@ -130,8 +143,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         bail!("{}: neither problems nor a checkpoint", survey.path.display());
     };
     let plan = books.plan.as_ref().context("books without problems have a plan")?;
+    let injection = args.inject.as_deref().map(|name| injected(name, plan)).transpose()?;
+    let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
     for prompt in &prompts {
         prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
+        args.chunks.iter().try_for_each(|chunks| chunks.check(prompt))?;
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
     if let Some(most) = args.max_memory {
@@ -141,7 +157,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     }
 
     let bar = progress(plan, source.as_ref(), args.quiet);
-    let evaluated = pool.install(|| evaluate(args, &accelerated, plan, source, &prompts, &bar))?;
+    let evaluated = pool.install(|| evaluate(args, &accelerated, injection.as_ref(), plan, source, &prompts, &bar))?;
     bar.finish_and_clear();
     let written = evaluated.nonfinite.is_none() || args.allow_nonfinite;
     if let Some(bad) = evaluated.nonfinite {
@@ -159,7 +175,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Engine::Accelerated => (accelerated.engine(), args.backend.as_str()),
         _ => (reference::ENGINE.to_owned(), "reference"),
     };
-    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend)?;
+    let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend, injection.as_ref())?;
     source.check_unchanged()?;
     let mut truths = evaluated.truth.into_iter().flatten();
     let mut files = Vec::new();
@@ -171,7 +187,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             receipts.push(("truth_rms".to_owned(), format!("{rms:e}")));
         }
         let file = OracleFile {
-            engine: engine.clone(),
+            engine: if injection.is_some() { format!("{engine}-injected") } else { engine.clone() },
             numeric_class: match args.numeric {
                 Numeric::F32 => NumericClass::Float32,
                 Numeric::F64 => NumericClass::Float64,
@@ -226,6 +242,22 @@ fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Output>> {
     prompts.iter().map(|prompt| Ok(Output::open(Some(&file(prompt)))?)).collect()
 }
 
+/// The fault of `--inject`.
+///
+/// # Errors
+/// There is none of that name, it doesn't apply, or what it breaks doesn't happen in a single pass.
+fn injected(name: &str, plan: &Plan) -> Result<Injection> {
+    let injection = inject(name, plan).context("--inject")?;
+    let shown_by = injection.fault().shown_by();
+    ensure!(
+        shown_by == ShownBy::Pass,
+        "--inject {injection}: a run is a single pass, and it takes {} to show this fault: oracle kv-equivalence CKPT \
+         TOKEN... --inject {injection}",
+        shown_by.name(),
+    );
+    Ok(injection)
+}
+
 /// What came out of the pass, one row per prompt.
 struct Evaluated {
     logits: Vec<Logits>,
@@ -238,25 +270,36 @@ struct Evaluated {
 fn evaluate(
     args: &RunArgs,
     accelerated: &Accelerated,
+    injection: Option<&Injection>,
     plan: &Plan,
     source: &Arc<dyn Source>,
     prompts: &[Prompt],
     bar: &ProgressBar,
 ) -> Result<Evaluated> {
-    let kernels = Reference::default();
+    let reference = Reference::default();
+    let faulty = injection.map(|i| (i.wrap::<f32>(&reference), i.wrap::<f32>(accelerated), i.wrap::<f64>(&reference)));
+    let (exact, quick, precise): (&dyn Kernels<f32>, &dyn Kernels<f32>, &dyn Kernels<f64>) = match &faulty {
+        Some((exact, quick, precise)) => (exact.as_ref(), quick.as_ref(), precise.as_ref()),
+        None => (&reference, accelerated, &reference),
+    };
+    let options = SessionOptions::default();
+    let options = injection.map_or(options, |injection| injection.options(options));
     let (mut narrow, mut wide, mut fast);
     let mut lanes: Vec<(&str, Box<dyn Lane + '_>)> = Vec::new();
     if args.numeric == Numeric::F32 && args.executor != Engine::Accelerated {
-        narrow = sessions::<f32>(plan, prompts);
-        lanes.push((REFERENCE, lane(plan, source, &kernels, prompts, &mut narrow)?));
+        narrow = sessions::<f32>(plan, prompts, options);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, exact), prompts, &mut narrow)?;
+        lanes.push((REFERENCE, lane(plan, source, exact, &rest, &mut narrow)?));
     }
     if args.executor != Engine::Reference {
-        fast = sessions::<f32>(plan, prompts);
-        lanes.push((ACCELERATED, lane(plan, source, accelerated, prompts, &mut fast)?));
+        fast = sessions::<f32>(plan, prompts, options);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, quick), prompts, &mut fast)?;
+        lanes.push((ACCELERATED, lane(plan, source, quick, &rest, &mut fast)?));
     }
     if args.numeric == Numeric::F64 || args.with_truth {
-        wide = sessions::<f64>(plan, prompts);
-        lanes.push((TRUTH, lane(plan, source, &kernels, prompts, &mut wide)?));
+        wide = sessions::<f64>(plan, prompts, options);
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, precise), prompts, &mut wide)?;
+        lanes.push((TRUTH, lane(plan, source, precise, &rest, &mut wide)?));
     }
     let mut table = (args.executor == Engine::Both).then(Table::default);
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
@@ -351,6 +394,7 @@ fn receipts(
     plan: &Plan,
     source: &dyn Source,
     backend: &str,
+    injection: Option<&Injection>,
 ) -> Result<Vec<(String, String)>> {
     let (digest, weights_sha256) = match args.weights_digest {
         Digest::Headers => ("headers", source.headers_sha256()?),
@@ -364,6 +408,12 @@ fn receipts(
         ("plan_sha256", plan.sha256()),
         ("executor_backend", backend.to_owned()),
     ];
+    if let Some(chunks) = &args.chunks {
+        receipts.push((CHUNKS_RECORD, chunks.to_string()));
+    }
+    if let Some(injection) = injection {
+        receipts.push(("injected_fault", injection.to_string()));
+    }
     let allowed = survey.books.as_ref().map_or(&[][..], |books| &books.allowed);
     if !allowed.is_empty() {
         receipts.push(("allowed_unused", visible(&allowed.join(","))));

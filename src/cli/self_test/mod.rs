@@ -1,5 +1,7 @@
 //! `oracle self-test`: proof that this machine gives the bits that were promised.
 
+mod mutants;
+
 use super::Exit;
 use crate::checkpoint::{Config, Source, load_resident};
 use crate::exec::{Executor, Input, Rows, Session, reference::Reference};
@@ -10,6 +12,7 @@ use crate::oracle::output::to_standard_output;
 use crate::problem::{quote, sentences};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use mutants::Rates;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,11 +24,16 @@ const THREADS: [usize; 4] = [1, 2, 3, 7];
 #[command(after_help = "\
 Examples:
   oracle self-test
-  oracle self-test --pack qwen3")]
+  oracle self-test --pack qwen3
+  oracle self-test --mutants")]
 pub struct SelfTestArgs {
     /// Only this family
     #[arg(long, value_name = "P")]
     pack: Option<String>,
+
+    /// Prove as well that the checks notice every fault that an engine can be given, and reject no engine that is right
+    #[arg(long)]
+    mutants: bool,
 }
 
 /// Tests every pack, or one.
@@ -41,15 +49,25 @@ pub fn run(args: &SelfTestArgs) -> Result<Exit> {
     }
     let mut lines = Vec::new();
     let mut failed = 0;
+    let mut rates = Rates::default();
     for pack in &packs {
         let outcome = test(pack).with_context(|| format!("pack {}", pack.name))?;
-        let verdict = if outcome.failures.is_empty() { "ok" } else { "FAILED" };
+        let mut failures = outcome.failures;
+        if args.mutants {
+            let found = mutants::test(pack).with_context(|| format!("pack {}", pack.name))?;
+            failures.extend(found.failures());
+            rates.add(found);
+        }
+        let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
         lines.push(format!("{:12} {verdict:6} {}", pack.name, outcome.hash));
-        lines.extend(outcome.failures.iter().map(|f| format!("{:12} {f}", "")));
-        failed += usize::from(!outcome.failures.is_empty());
+        lines.extend(failures.iter().map(|f| format!("{:12} {f}", "")));
+        failed += usize::from(!failures.is_empty());
     }
     let threads = THREADS.map(|n| n.to_string()).join(", ");
     lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
+    if args.mutants {
+        lines.push(rates.summary());
+    }
     let machine = format!("{} {}", std::env::consts::ARCH, std::env::consts::OS);
     lines.push(match (failed, packs.len()) {
         (0, 1) => format!("1 pack passed on {machine}"),
@@ -104,7 +122,7 @@ fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &
 }
 
 /// The checkpoint as a folder of safetensors, and the folder, which goes when it is dropped.
-fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Arc<dyn Source>)> {
+pub(super) fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir, Arc<dyn Source>)> {
     use safetensors::{Dtype as Stored, tensor::TensorView};
     let folder = tempfile::tempdir().context("a temporary folder can't be made")?;
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {

@@ -1,0 +1,426 @@
+//! The faults as data.
+
+use super::PositionFault;
+use super::kernels::KernelFault;
+use super::plan;
+use super::session::SessionFault;
+use crate::exec::state::CacheFormat;
+use crate::model::Plan;
+use serde::Serialize;
+
+/// One way in which engines have been wrong.
+#[derive(Debug)]
+pub struct Fault {
+    /// `NAME`, or `NAME:VARIANT` where there are several of one kind.
+    pub name: &'static str,
+    /// What the broken engine does.
+    pub what: &'static str,
+    /// Public reports, or where it is known from; may be empty.
+    pub seen_in: &'static str,
+    pub(super) make: Make,
+}
+
+/// How a fault is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Make {
+    /// The plan says something else. Refuses with a reason where there is nothing to change.
+    Plan(fn(&mut Plan) -> Result<(), String>),
+    Kernels(KernelFault),
+    Session(SessionFault),
+    Positions(PositionFault),
+    /// Keys and values are rounded.
+    Cache(CacheFormat),
+    /// No plan can have what it needs yet: where it will be made, and why it doesn't apply.
+    Absent(Place, &'static str),
+}
+
+/// Where in an engine a fault sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// It computes another function.
+    Plan,
+    /// It computes an operation wrongly.
+    Kernels,
+    /// It keeps its state wrongly.
+    State,
+    /// It counts positions wrongly.
+    Positions,
+}
+
+impl Place {
+    /// The word for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Plan => "plan",
+            Place::Kernels => "kernels",
+            Place::State => "state",
+            Place::Positions => "positions",
+        }
+    }
+}
+
+/// What a check has to do so that a fault can have an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShownBy {
+    /// Any pass, also a single one over the whole prompt.
+    Pass,
+    /// A prompt that goes through in several passes.
+    Chunks,
+    /// A session that is trimmed and goes on.
+    Trim,
+    /// A session that is forked from another one.
+    Fork,
+    /// A session that is restored from a snapshot.
+    Restore,
+}
+
+impl ShownBy {
+    /// "a single pass"
+    pub fn name(self) -> &'static str {
+        match self {
+            ShownBy::Pass => "a single pass",
+            ShownBy::Chunks => "several passes",
+            ShownBy::Trim => "trimming",
+            ShownBy::Fork => "forking",
+            ShownBy::Restore => "restoring a snapshot",
+        }
+    }
+}
+
+impl Fault {
+    /// The name without its variant.
+    pub fn base(&self) -> &'static str {
+        self.name.split_once(':').map_or(self.name, |(base, _)| base)
+    }
+
+    /// Where it sits.
+    pub fn place(&self) -> Place {
+        match self.make {
+            Make::Plan(_) => Place::Plan,
+            Make::Kernels(_) => Place::Kernels,
+            Make::Session(_) | Make::Cache(_) => Place::State,
+            Make::Positions(_) => Place::Positions,
+            Make::Absent(place, _) => place,
+        }
+    }
+
+    /// What can show it.
+    pub fn shown_by(&self) -> ShownBy {
+        match self.make {
+            Make::Absent(Place::State, _) => ShownBy::Chunks,
+            Make::Plan(_) | Make::Cache(_) | Make::Absent(..) => ShownBy::Pass,
+            Make::Kernels(fault) => fault.shown_by(),
+            Make::Session(fault) => fault.shown_by(),
+            Make::Positions(_) => ShownBy::Chunks,
+        }
+    }
+
+    /// Not a bug: an engine may do this, and a check should say that it did rather than condemn it.
+    pub fn honest(&self) -> bool {
+        matches!(self.make, Make::Kernels(KernelFault::Bf16Activations))
+    }
+}
+
+const NO_EXPERTS: &str = "needs a mixture of experts, which no family here has yet";
+const NO_SOFTCAP: &str = "nothing is soft-capped in any family here yet";
+const NO_PLUS_ONE: &str = "no norm adds one to its weights in any family here yet";
+const NO_EMBED_SCALE: &str = "the embedding is scaled in no family here yet";
+
+/// Every fault, in the order in which they are documented.
+pub fn catalogue() -> &'static [Fault] {
+    CATALOGUE
+}
+
+const fn fault(name: &'static str, what: &'static str, seen_in: &'static str, make: Make) -> Fault {
+    Fault { name, what, seen_in, make }
+}
+
+static CATALOGUE: &[Fault] = {
+    use KernelFault as K;
+    use Make::{Absent, Cache, Kernels, Positions, Session};
+    use SessionFault as S;
+    &[
+        fault(
+            "rope-pairing",
+            "rotates interleaved pairs instead of halves, or the reverse",
+            "TinyLlama#24, llama2.c#286",
+            Make::Plan(plan::rope_pairing),
+        ),
+        fault(
+            "rope-theta-default",
+            "base 10000 instead of the configured one",
+            "DeepSpeed#8345",
+            Make::Plan(plan::rope_theta_default),
+        ),
+        fault(
+            "rope-scaling-dropped",
+            "parses the scaling and doesn't apply it",
+            "mlxcel#1355, unsloth#6197",
+            Make::Plan(plan::rope_scaling_dropped),
+        ),
+        fault(
+            "yarn-attention-factor:dropped",
+            "cos and sin aren't multiplied by the factor of yarn or longrope",
+            "llama.cpp#17980, vllm#48351",
+            Make::Plan(plan::attention_factor_dropped),
+        ),
+        fault(
+            "yarn-attention-factor:squared",
+            "cos and sin are multiplied by it twice",
+            "llama.cpp#17980, vllm#48351",
+            Make::Plan(plan::attention_factor_squared),
+        ),
+        fault(
+            "yarn-attention-factor:log-twice",
+            "it goes through 0.1 ln(x) + 1 once more",
+            "llama.cpp#17980, vllm#48351",
+            Make::Plan(plan::attention_factor_log_twice),
+        ),
+        fault(
+            "longrope-switch",
+            "goes from the short to the long factors one token late",
+            "transformers#33129",
+            Make::Plan(plan::longrope_switch),
+        ),
+        fault(
+            "partial-rotary-ignored",
+            "rotates the whole head",
+            "mlx-lm#1698",
+            Make::Plan(plan::partial_rotary_ignored),
+        ),
+        fault(
+            "rope-wrong-layer",
+            "a sliding layer uses the full layers' frequencies",
+            "Gemma 3 ports",
+            Make::Plan(plan::rope_wrong_layer),
+        ),
+        fault(
+            "decode-position-off-by-one",
+            "a decoded token sits at position n + 1",
+            "",
+            Positions(PositionFault::DecodeOffByOne),
+        ),
+        fault(
+            "chunk-position-reset",
+            "each chunk of a prompt starts at position 0",
+            "chunked prefill",
+            Positions(PositionFault::ChunkReset),
+        ),
+        fault("causal-mask-missing", "attends to the future", "", Kernels(K::CausalMaskMissing)),
+        fault(
+            "chunk-mask-local",
+            "the mask of a later chunk leaves out what is cached",
+            "lalamo#200",
+            Kernels(K::ChunkMaskLocal),
+        ),
+        fault("window-missing", "no sliding window", "mlx-lm#390, nanochat#452", Make::Plan(plan::window_missing)),
+        fault(
+            "window-off-by-one",
+            "a window of W + 1",
+            "mlx-lm#390, nanochat#452",
+            Make::Plan(plan::window_off_by_one),
+        ),
+        fault(
+            "window-wrong-layer",
+            "the window is on the other layers",
+            "mlx-lm#390, nanochat#452",
+            Make::Plan(plan::window_wrong_layer),
+        ),
+        fault(
+            "window-rolls-early",
+            "a rolling cache drops its oldest entry one step early",
+            "transformers#37574",
+            Kernels(K::WindowRollsEarly),
+        ),
+        fault(
+            "attn-scale",
+            "scores times 1 / sqrt(hidden_size / heads) where head_dim differs",
+            "TensorRT-LLM#5912",
+            Make::Plan(plan::attn_scale),
+        ),
+        fault(
+            "attn-softcap-dropped",
+            "the scores' soft-cap is ignored",
+            "sglang#33915",
+            Absent(Place::Plan, NO_SOFTCAP),
+        ),
+        fault(
+            "final-softcap-dropped",
+            "the logits' soft-cap is ignored",
+            "sglang#33915",
+            Absent(Place::Plan, NO_SOFTCAP),
+        ),
+        fault(
+            "sinks-dropped",
+            "attention sinks are ignored",
+            "gpt-oss ports",
+            Absent(Place::Plan, "no family here has attention sinks yet"),
+        ),
+        fault("gqa-tile", "query heads go round the key/value heads instead of in groups", "", Kernels(K::GqaTile)),
+        fault(
+            "qk-norm-dropped",
+            "the norm of queries and keys is ignored",
+            "mlx-vlm#1590",
+            Make::Plan(plan::qk_norm_dropped),
+        ),
+        fault(
+            "qk-norm-after-rope",
+            "it is applied after RoPE, or before where it belongs after",
+            "mlx-vlm#1590",
+            Make::Plan(plan::qk_norm_after_rope),
+        ),
+        fault(
+            "q-bias-dropped",
+            "the query projection's bias is ignored",
+            "candle-vllm#167",
+            Make::Plan(plan::q_bias_dropped),
+        ),
+        fault(
+            "k-bias-dropped",
+            "the key projection's bias is ignored",
+            "candle-vllm#167",
+            Make::Plan(plan::k_bias_dropped),
+        ),
+        fault(
+            "v-bias-dropped",
+            "the value projection's bias is ignored",
+            "candle-vllm#167",
+            Make::Plan(plan::v_bias_dropped),
+        ),
+        fault(
+            "o-bias-dropped",
+            "the output projection's bias is ignored",
+            "candle-vllm#167",
+            Make::Plan(plan::o_bias_dropped),
+        ),
+        fault(
+            "mla-scale",
+            "the softmax scale of latent attention lacks mscale squared",
+            "mobius#548",
+            Absent(Place::Plan, "no family here has latent attention yet"),
+        ),
+        fault(
+            "norm-plus-one-missing",
+            "w instead of 1 + w",
+            "mold#1074, executorch#19901",
+            Absent(Place::Plan, NO_PLUS_ONE),
+        ),
+        fault(
+            "norm-plus-one-twice",
+            "2 + w instead of 1 + w",
+            "mold#1074, executorch#19901",
+            Absent(Place::Plan, NO_PLUS_ONE),
+        ),
+        fault("norm-eps", "epsilon 1e-5; where that is right, 1e-6", "transformers#38025", Make::Plan(plan::norm_eps)),
+        fault(
+            "post-norm-dropped",
+            "the second norm of a sandwich is ignored",
+            "",
+            Absent(Place::Plan, "no family here norms after the mixer or the MLP yet"),
+        ),
+        fault(
+            "embed-scale-missing",
+            "sqrt(hidden_size) is missing",
+            "transformers#29402",
+            Absent(Place::Plan, NO_EMBED_SCALE),
+        ),
+        fault(
+            "embed-scale-bf16",
+            "sqrt(hidden_size) is rounded to bf16",
+            "transformers#29402",
+            Absent(Place::Plan, NO_EMBED_SCALE),
+        ),
+        fault(
+            "residual-multiplier-dropped",
+            "what is added to the residual isn't scaled",
+            "Granite ports",
+            Absent(Place::Plan, "no family here scales what it adds to the residual yet"),
+        ),
+        fault(
+            "logit-scale-dropped",
+            "the logits aren't scaled",
+            "Granite and Cohere ports",
+            Absent(Place::Plan, "no family here scales its logits yet"),
+        ),
+        fault(
+            "gelu-variant",
+            "the erf form of GELU for the tanh form, or the reverse",
+            "",
+            Make::Plan(plan::gelu_variant),
+        ),
+        fault("act-swapped", "SiLU for GELU or ReLU, GELU for SiLU", "", Make::Plan(plan::act_swapped)),
+        fault("gate-up-swapped", "gate and up are exchanged", "tinker-cookbook#459", Make::Plan(plan::gate_up_swapped)),
+        fault(
+            "head-tied",
+            "the embedding is the head although there is another one",
+            "vllm#51665",
+            Make::Plan(plan::head_tied),
+        ),
+        fault(
+            "topk-norm",
+            "the chosen experts' weights are (not) renormalised",
+            "sglang#35160",
+            Absent(Place::Plan, NO_EXPERTS),
+        ),
+        fault(
+            "router-bias-dropped",
+            "the selection bias is ignored",
+            "GLM and DeepSeek ports",
+            Absent(Place::Plan, NO_EXPERTS),
+        ),
+        fault(
+            "router-bias-weighted",
+            "the selection bias is used as a weight",
+            "GLM and DeepSeek ports",
+            Absent(Place::Plan, NO_EXPERTS),
+        ),
+        fault("router-order", "softmax after top-k instead of before", "mlxcel#391", Absent(Place::Plan, NO_EXPERTS)),
+        fault("group-limit-dropped", "group-limited routing is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
+        fault("shared-expert-dropped", "the shared expert is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
+        fault("shared-gate-dropped", "the shared expert's gate is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
+        fault("expert-permuted", "two experts are exchanged", "", Absent(Place::Plan, NO_EXPERTS)),
+        fault(
+            "kv-not-appended",
+            "the newest entry never gets into the cache: its slot stays zero",
+            "candle#3957",
+            Session(S::NotAppended),
+        ),
+        fault("kv-swapped", "cached keys are read as values, and values as keys", "candle#3957", Kernels(K::KvSwapped)),
+        fault("kv-head-order", "cached heads are read in another order", "candle#3957", Kernels(K::KvHeadOrder)),
+        fault("kv-layer-mixup", "decoding uses another layer's cache", "candle#3957", Session(S::LayerMixup)),
+        fault(
+            "kv-trim",
+            "trimming to n tokens cuts the columns instead: those from n on are lost",
+            "candle#3957",
+            Session(S::Trim),
+        ),
+        fault("prefix-offset", "a reused prefix lacks its last entry", "", Session(S::PrefixOffset)),
+        fault("snapshot-stale", "a restored snapshot lacks the last step", "", Session(S::SnapshotStale)),
+        fault(
+            "conv-state-dropped",
+            "the state of a short convolution starts from zero at a chunk's border",
+            "hybrid ports",
+            Absent(Place::State, "no family here has short convolutions yet"),
+        ),
+        fault(
+            "scan-state-reset",
+            "the state of a scan starts from zero at a chunk's border",
+            "hybrid ports",
+            Absent(Place::State, "no family here has scans yet"),
+        ),
+        fault("kv-quantized:q8_0", "the cache is rounded to q8_0 without being asked", "", Cache(CacheFormat::Q8_0)),
+        fault(
+            "kv-quantized:fp8",
+            "the cache is rounded to 8-bit floats without being asked",
+            "",
+            Cache(CacheFormat::Fp8),
+        ),
+        fault(
+            "bf16-activations",
+            "activations are rounded to bf16 around each operation: an honest engine, not a bug",
+            "",
+            Kernels(K::Bf16Activations),
+        ),
+    ]
+};
