@@ -181,7 +181,7 @@ fn check_attend(heads: (usize, usize), dim: usize, window: Option<usize>, past: 
     let slots = past + tokens;
     let matrix = |seed, rows, heads: usize| Matrix::from_vec(rows, heads * dim, noise(seed, rows * heads * dim));
     let mut q = matrix(1, tokens, heads.0);
-    let mut kv = Kv { keys: matrix(2, slots, heads.1), values: matrix(3, slots, heads.1) };
+    let mut kv = Kv { first: 0, keys: matrix(2, slots, heads.1), values: matrix(3, slots, heads.1) };
     let expected = if spoil {
         // Seen by the later tokens alone.
         kv.values.row_mut(slots - 2)[0] = f32::INFINITY;
