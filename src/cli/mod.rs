@@ -4,12 +4,15 @@ pub mod check;
 pub mod diff;
 pub mod faults;
 pub mod generate;
+pub mod kv_equivalence;
 pub mod packs;
 pub mod probes;
+pub mod prompt;
 pub mod run;
 pub mod self_test;
 pub mod survey;
 
+use crate::engine::external;
 use crate::ops::Level;
 use crate::oracle::output::exit_without_leftovers;
 use crate::problem::visible;
@@ -82,6 +85,8 @@ enum Command {
     Faults(faults::FaultsArgs),
     /// Propose a few prompts that show every fault that a checkpoint's engine can have
     Probes(probes::ProbesArgs),
+    /// Hold a prompt that comes in pieces against the same prompt in one pass
+    KvEquivalence(kv_equivalence::KvEquivalenceArgs),
     /// Prove on this machine that the bits are those that were promised
     SelfTest(self_test::SelfTestArgs),
     /// List the model families
@@ -90,7 +95,7 @@ enum Command {
 
 /// Runs the command line `args`, the program's name included.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let args = as_runner(args, std::env::var_os("MEMRA_ORACLE_OUT"));
+    let args = as_runner(args, std::env::var_os(external::OUT), std::env::var_os(external::CHUNKS));
     let meant = meant_run(&args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -123,6 +128,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Faults(args)) => faults::run(&args),
         Some(Command::Probes(args)) => probes::run(&args),
+        Some(Command::KvEquivalence(args)) => kv_equivalence::run(&args),
         Some(Command::SelfTest(args)) => self_test::run(&args),
         Some(Command::Packs(args)) => packs::run(&args),
         // Without a subcommand clap prints the help, so only the flag is left.
@@ -135,15 +141,21 @@ fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// The runner protocol: `MEMRA_ORACLE_OUT=out.tsv oracle CKPT TOKEN...` means `oracle run --quiet --output=out.tsv CKPT TOKEN...`.
-fn as_runner(mut args: Vec<OsString>, out: Option<OsString>) -> Vec<OsString> {
+/// The runner protocol: `MEMRA_ORACLE_OUT=out.tsv oracle CKPT TOKEN...` means `oracle run --quiet --output=out.tsv CKPT
+/// TOKEN...`; with `MEMRA_ORACLE_CHUNKS=3,1` it is `--chunks=3,1` besides.
+fn as_runner(mut args: Vec<OsString>, out: Option<OsString>, chunks: Option<OsString>) -> Vec<OsString> {
     let Some(out) = out.filter(|out| !out.is_empty()) else { return args };
     if !begins_with_a_checkpoint(&args) {
         return args;
     }
-    let mut output = OsString::from("--output=");
-    output.push(out);
-    args.splice(1..1, ["run".into(), "--quiet".into(), output]);
+    let option = |name: &str, value: OsString| {
+        let mut option = OsString::from(name);
+        option.push(value);
+        option
+    };
+    let run = ["run".into(), "--quiet".into(), option("--output=", out)];
+    let chunks = chunks.filter(|chunks| !chunks.is_empty()).map(|chunks| option("--chunks=", chunks));
+    args.splice(1..1, run.into_iter().chain(chunks));
     args
 }
 
@@ -180,10 +192,13 @@ mod tests {
     #[test]
     fn the_runner_protocol_is_a_run() {
         let out = || Some(OsString::from("o.tsv"));
-        assert_eq!(as_runner(words("oracle ckpt 1 2"), out()), words("oracle run --quiet --output=o.tsv ckpt 1 2"));
+        let runner = |line, out| as_runner(words(line), out, None);
+        assert_eq!(runner("oracle ckpt 1 2", out()), words("oracle run --quiet --output=o.tsv ckpt 1 2"));
+        let expected = words("oracle run --quiet --output=o.tsv --chunks=1,1 ckpt 1 2");
+        assert_eq!(as_runner(words("oracle ckpt 1 2"), out(), Some("1,1".into())), expected);
         for other in ["oracle diff a b", "oracle compare a b", "oracle --self-test", "oracle"] {
-            assert_eq!(as_runner(words(other), out()), words(other));
+            assert_eq!(runner(other, out()), words(other));
         }
-        assert_eq!(as_runner(words("oracle ckpt 1"), None), words("oracle ckpt 1"));
+        assert_eq!(runner("oracle ckpt 1", None), words("oracle ckpt 1"));
     }
 }

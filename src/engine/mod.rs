@@ -1,9 +1,32 @@
 //! The narrow waist for whole engines: what a check needs from one, whoever wrote it.
 
+pub mod blind;
+pub mod equivalence;
+pub mod external;
+pub mod local;
+pub mod mock;
+mod operations;
+mod report;
+pub mod schedule;
+pub mod tokenizer;
+
+pub use external::External;
+pub use local::Local;
+pub use tokenizer::Tokenizer;
+
 use crate::exec::state::PartShape;
 use crate::ops::Matrix;
 use anyhow::Result;
 use std::path::Path;
+use thiserror::Error;
+
+/// What an engine has no way to do: no bug, and no evidence either.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);
+
+/// A session of an engine that lives for `'e`.
+pub type BoxedSession<'e> = Box<dyn EngineSession<'e> + 'e>;
 
 /// A model that is loaded and can be run.
 pub trait Engine {
@@ -30,7 +53,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// The engine can't start one.
-    fn session(&self, length: usize) -> Result<Box<dyn EngineSession + '_>>;
+    fn session(&self, length: usize) -> Result<BoxedSession<'_>>;
 }
 
 /// Token ids of a text.
@@ -42,7 +65,9 @@ pub struct Tokenized {
 }
 
 /// One sequence in an engine. Floats of any width come as f64, which holds them exactly.
-pub trait EngineSession {
+///
+/// What a session has no way to do it answers with [`Unsupported`].
+pub trait EngineSession<'e> {
     /// Tokens seen.
     fn len(&self) -> usize;
 
@@ -74,7 +99,7 @@ pub trait EngineSession {
     ///
     /// # Errors
     /// The engine can't.
-    fn fork(&self) -> Result<Box<dyn EngineSession + '_>>;
+    fn fork(&self) -> Result<BoxedSession<'e>>;
 
     /// # Errors
     /// The engine can't, or the file can't be written.
@@ -94,12 +119,17 @@ pub trait EngineSession {
 
     /// What is kept, layer by layer; empty where the engine doesn't tell.
     fn shape(&self) -> Vec<PartShape>;
+
+    /// A digest of everything that is kept, by which a session's future is decided: two sessions with the same one go on
+    /// alike. Absent where the engine doesn't tell.
+    fn digest(&self) -> Option<String>;
 }
 
 /// What came out of some tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Logits of each token, or of the last one alone where the engine gives no more: `[rows, vocab_size]`.
+    /// Logits of each token, or of the last one alone where the engine gives no more, or of none where it gives them at
+    /// the end of the sequence only: `[rows, vocab_size]`.
     pub logits: Matrix<f64>,
     /// Hidden states after each layer, `[tokens, hidden_size]` each; empty where the engine doesn't tell.
     pub layers: Vec<Matrix<f64>>,

@@ -8,7 +8,7 @@ pub mod hints;
 pub mod metrics;
 pub mod output;
 pub mod power;
-mod printable;
+pub(crate) mod printable;
 pub mod report;
 pub mod truth;
 pub mod verdict;

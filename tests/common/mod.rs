@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 use assert_cmd::Command;
+use checkpoint_oracle::checkpoint::{self, Source};
+use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::oracle::OracleFile;
 use checkpoint_oracle::oracle::file::Reading;
 use safetensors::SafeTensors;
@@ -12,6 +14,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// What an output file holds before a command that must not touch it.
@@ -207,6 +210,25 @@ impl Copy {
 #[track_caller]
 pub fn read(path: &Path) -> OracleFile {
     OracleFile::open(path, Reading::Strict).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A fixture's plan and weights.
+#[track_caller]
+pub fn load(name: &str) -> (Plan, Arc<dyn Source>) {
+    let opened = checkpoint::open(&fixture(name));
+    let (config, source) = (opened.config.expect("it has a config"), opened.source.expect("it has weights"));
+    let books = close_books(&config, source.as_ref(), &opened.unavailable, Pack::embedded(), &[]);
+    assert!(books.problems.is_empty(), "{name}: {:?}", books.problems);
+    (books.plan.expect("the books close"), source)
+}
+
+/// Names of all fixtures.
+pub fn fixtures() -> Vec<String> {
+    let entries = fs::read_dir(root("fixtures")).expect("the folder exists").map(|entry| entry.expect("an entry"));
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> = folders.map(|e| e.file_name().into_string().expect("UTF-8")).collect();
+    names.sort();
+    names
 }
 
 /// Little-endian F32 data.

@@ -1,5 +1,6 @@
 //! `oracle run CKPT TOKEN...` (also `run-oracle`): the reference logits of the last position, as an oracle file.
 
+mod chunks;
 mod lanes;
 mod memory;
 pub(super) mod prompts;
@@ -7,16 +8,18 @@ pub(super) mod prompts;
 use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
 use crate::checkpoint::Source;
+use crate::engine::external::CHUNKS_RECORD;
 use crate::exec::accelerated::{self, Accelerated};
 use crate::exec::faults::{Injection, ShownBy, inject};
 use crate::exec::memory::{Load, bound};
 use crate::exec::observer::NonFinite;
 use crate::exec::reference::{self, Reference};
-use crate::exec::{Kernels, SessionOptions};
+use crate::exec::{Executor, Kernels, SessionOptions};
 use crate::model::Plan;
 use crate::oracle::{Logits, NumericClass, OracleFile, Output};
 use crate::problem::visible;
 use anyhow::{Context, Result, bail, ensure};
+use chunks::Chunks;
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Lane, lane, sessions};
@@ -86,6 +89,10 @@ pub struct RunArgs {
     #[arg(long)]
     allow_nonfinite: bool,
 
+    /// Take the prompt in chunks of these lengths, keeping keys and values in between (the runner protocol)
+    #[arg(long, value_name = "LIST", hide = true, conflicts_with_all = ["prompts", "inject"])]
+    chunks: Option<Chunks>,
+
     /// Neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
@@ -140,6 +147,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
     for prompt in &prompts {
         prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
+        args.chunks.iter().try_for_each(|chunks| chunks.check(prompt))?;
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
     if let Some(most) = args.max_memory {
@@ -280,15 +288,18 @@ fn evaluate(
     let mut lanes: Vec<(&str, Box<dyn Lane + '_>)> = Vec::new();
     if args.numeric == Numeric::F32 && args.executor != Engine::Accelerated {
         narrow = sessions::<f32>(plan, prompts, options);
-        lanes.push((REFERENCE, lane(plan, source, exact, prompts, &mut narrow)?));
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, exact), prompts, &mut narrow)?;
+        lanes.push((REFERENCE, lane(plan, source, exact, &rest, &mut narrow)?));
     }
     if args.executor != Engine::Reference {
         fast = sessions::<f32>(plan, prompts, options);
-        lanes.push((ACCELERATED, lane(plan, source, quick, prompts, &mut fast)?));
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, quick), prompts, &mut fast)?;
+        lanes.push((ACCELERATED, lane(plan, source, quick, &rest, &mut fast)?));
     }
     if args.numeric == Numeric::F64 || args.with_truth {
         wide = sessions::<f64>(plan, prompts, options);
-        lanes.push((TRUTH, lane(plan, source, precise, prompts, &mut wide)?));
+        let rest = chunks::rest(args.chunks.as_ref(), Executor::new(plan, source, precise), prompts, &mut wide)?;
+        lanes.push((TRUTH, lane(plan, source, precise, &rest, &mut wide)?));
     }
     let mut table = (args.executor == Engine::Both).then(Table::default);
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
@@ -397,6 +408,9 @@ fn receipts(
         ("plan_sha256", plan.sha256()),
         ("executor_backend", backend.to_owned()),
     ];
+    if let Some(chunks) = &args.chunks {
+        receipts.push((CHUNKS_RECORD, chunks.to_string()));
+    }
     if let Some(injection) = injection {
         receipts.push(("injected_fault", injection.to_string()));
     }

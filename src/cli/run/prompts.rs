@@ -136,7 +136,11 @@ fn file_name(id: &str) -> Result<()> {
     Ok(())
 }
 
-fn text_of(path: &Path) -> Result<String> {
+/// The text of a file, `-` being standard input.
+///
+/// # Errors
+/// It can't be read as text, or is too long.
+pub(in crate::cli) fn text_of(path: &Path) -> Result<String> {
     /// Ten million tokens take less.
     const LIMIT: u64 = 64_000_000;
     let mut text = String::new();
@@ -151,8 +155,11 @@ fn text_of(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Numbers separated by white space, commas or both.
-pub fn numbers(text: &str, what: &str) -> Result<Vec<u32>> {
+/// Numbers separated by white space, commas or both; `what` is what they are, for a message.
+///
+/// # Errors
+/// Something that is no number, or none before a comma.
+pub(in crate::cli) fn numbers(text: &str, what: &str) -> Result<Vec<u32>> {
     let mut numbers = Vec::new();
     let mut pieces = text.split(',').peekable();
     while let Some(piece) = pieces.next() {

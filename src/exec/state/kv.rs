@@ -50,6 +50,11 @@ impl<F: Float> KvState<F> {
         }
     }
 
+    /// The first token that the one after `len` tokens sees.
+    fn needed_from(&self, len: usize) -> usize {
+        self.rolling.map_or(0, |window| (len + 1).saturating_sub(window)).min(len)
+    }
+
     fn drop_first(&mut self, rows: usize) {
         for matrix in [&mut self.kv.keys, &mut self.kv.values] {
             *matrix = matrix.slice_rows(rows..matrix.rows());
@@ -60,9 +65,8 @@ impl<F: Float> KvState<F> {
 
 impl<F: Float> MixerState<F> for KvState<F> {
     fn can_trim(&self, len: usize) -> Result<(), StateError> {
-        let needed = self.rolling.map_or(0, |window| (len + 1).saturating_sub(window));
         match self.kv.first {
-            first if first > needed.min(len) && len > 0 => Err(StateError::Dropped { wanted: len, first }),
+            first if first > self.needed_from(len) && len > 0 => Err(StateError::Dropped { wanted: len, first }),
             _ => Ok(()),
         }
     }
@@ -88,6 +92,10 @@ impl<F: Float> MixerState<F> for KvState<F> {
                 let fits = k == "keys" && v == "values" && first == second && keys.rows() == values.rows();
                 if !fits || keys.cols() != cols || values.cols() != cols {
                     return Err(format!("expected keys and values of {cols} columns and as many rows each"));
+                }
+                let needed = self.needed_from(first + keys.rows());
+                if first > needed {
+                    return Err(format!("the next token needs tokens from {needed} on, found those from {first} on"));
                 }
                 self.kv = Kv { first, keys, values };
                 Ok(())

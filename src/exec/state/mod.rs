@@ -122,6 +122,8 @@ pub struct PartShape {
     pub first: usize,
     pub rows: usize,
     pub cols: usize,
+    /// As they are held here, whatever format they were rounded to.
+    pub bytes: usize,
 }
 
 impl<F: Float> Session<F> {
@@ -190,6 +192,7 @@ impl<F: Float> Session<F> {
                 first: p.first,
                 rows: p.rows.rows(),
                 cols: p.rows.cols(),
+                bytes: size_of_val(p.rows.data()),
             };
             state.as_mixer().parts().into_iter().map(shape)
         });

@@ -6,6 +6,7 @@
 use super::{Session, SessionOptions};
 use crate::model::Plan;
 use crate::ops::{Float, Matrix};
+use crate::problem::visible;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Write};
 use thiserror::Error;
@@ -102,7 +103,7 @@ impl<F: Float> Session<F> {
         let header: Header =
             serde_json::from_slice(&line).map_err(|e| SnapshotError::NotASnapshot(format!(" ({e})")))?;
         if header.format != FORMAT {
-            return Err(SnapshotError::NotASnapshot(format!(", found {}", header.format)));
+            return Err(SnapshotError::NotASnapshot(format!(", found {}", visible(&header.format))));
         }
         let mut session = Self::with_options(plan, header.length, options);
         for (what, expected, found) in [
@@ -114,8 +115,9 @@ impl<F: Float> Session<F> {
                 return Err(SnapshotError::Mismatch { what, expected, found });
             }
         }
-        let sizes = header.layers.iter().flatten().map(|p| p.rows.checked_mul(p.cols));
-        let values = sizes.sum::<Option<usize>>().and_then(|n| n.checked_mul(size_of::<F>()));
+        let mut sizes = header.layers.iter().flatten().map(|p| p.rows.checked_mul(p.cols));
+        let values = sizes.try_fold(0usize, |sum, size| sum.checked_add(size?));
+        let values = values.and_then(|n| n.checked_mul(size_of::<F>()));
         let expected = values.map_or(u64::MAX, |n| n as u64);
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(&mut *input, expected.saturating_add(1)), &mut bytes)?;
@@ -126,8 +128,13 @@ impl<F: Float> Session<F> {
         for (layer, (state, parts)) in session.layers.iter_mut().zip(header.layers).enumerate() {
             let mut restored = Vec::new();
             for part in parts {
-                if part.first + part.rows != header.len {
-                    let message = format!("{} ends at token {}", part.name, part.first + part.rows);
+                if part.first.checked_add(part.rows) != Some(header.len) {
+                    let (first, rows) = (part.first, part.rows);
+                    let message = format!(
+                        "expected {} up to token {}, found {rows} rows from token {first} on",
+                        visible(&part.name),
+                        header.len
+                    );
                     return Err(SnapshotError::Layer { layer, message });
                 }
                 let data: Vec<F> = values.by_ref().take(part.rows * part.cols).collect();

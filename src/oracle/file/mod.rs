@@ -16,7 +16,7 @@ pub const FORMAT: &str = "memra-checkpoint-oracle-v1";
 pub const STANDARD_INPUT: &str = "standard input";
 
 /// The receipt keys this program writes. `--strict` reading refuses every other key that is not a header.
-pub const RECEIPTS: [&str; 11] = [
+pub const RECEIPTS: [&str; 12] = [
     "oracle_version",
     "positions",
     "config_sha256",
@@ -28,6 +28,7 @@ pub const RECEIPTS: [&str; 11] = [
     "injected_fault",
     "truth_max_abs",
     "truth_rms",
+    "chunks",
 ];
 
 /// The keys every file must have, besides its logits.
