@@ -279,7 +279,10 @@ impl<F: Float> Compute<'_, F> {
         let up = self.linear(x, &mlp.up)?;
         see.at("mlp.up", &up);
         gate.par_iter_rows_mut().zip(up.par_iter_rows()).for_each(|(gate, up)| {
-            elementwise(|| mlp.activation.gate(gate, up));
+            elementwise(
+                #[inline(always)]
+                || mlp.activation.gate(gate, up),
+            );
         });
         see.at("mlp.act", &gate);
         let out = self.linear(&gate, &mlp.down)?;

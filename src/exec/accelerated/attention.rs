@@ -10,11 +10,9 @@ use crate::ops::{Level, Matrix};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Up to so many queries the reference's kernel is faster.
-pub const FEW: usize = 16;
-
-/// Rows of a block: one row is one head of one token.
-const ROWS: usize = 128;
+/// Rows of a block: one row is one head of one token. Few enough that the scores of 2,000 slots stay in a second-level
+/// cache.
+const ROWS: usize = 48;
 
 /// Tokens of a task: enough of them to make up for the transposition of the keys.
 const TOKENS: usize = 256;
@@ -91,19 +89,22 @@ fn chunk(
             ViewMut::new(scores, rows, width, width),
             false,
         );
-        elementwise(|| {
-            for (r, row) in scores.chunks_exact_mut(width).enumerate() {
-                let visible = spec.visible(slot_of(first + r / group));
-                let start = visible.start - slots.start - seen.start;
-                let end = visible.end - slots.start - seen.start;
-                row[..start].fill(0.0);
-                row[end..].fill(0.0);
-                for score in &mut row[start..end] {
-                    *score *= scale;
+        elementwise(
+            #[inline(always)]
+            || {
+                for (r, row) in scores.chunks_exact_mut(width).enumerate() {
+                    let visible = spec.visible(slot_of(first + r / group));
+                    let start = visible.start - slots.start - seen.start;
+                    let end = visible.end - slots.start - seen.start;
+                    row[..start].fill(0.0);
+                    row[end..].fill(0.0);
+                    for score in &mut row[start..end] {
+                        *score *= scale;
+                    }
+                    softmax(&mut row[start..end]);
                 }
-                softmax(&mut row[start..end]);
-            }
-        });
+            },
+        );
         let values = &kv.values.data()[at + seen.start * kv.values.cols()..];
         backend.sgemm(
             View::of_rows(scores, rows, width, width),

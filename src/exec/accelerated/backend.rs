@@ -64,6 +64,13 @@ impl<'a> View<'a> {
         Self { data, rows, cols, row_stride: 1, col_stride: stride }
     }
 
+    /// # Panics
+    /// There is no such element.
+    pub fn at(&self, row: usize, col: usize) -> f32 {
+        assert!(row < self.rows && col < self.cols, "the element lies within the matrix");
+        self.data[row * self.row_stride + col * self.col_stride]
+    }
+
     pub fn as_ptr(&self) -> *const f32 {
         self.data.as_ptr()
     }

@@ -53,7 +53,7 @@ impl Backend for Blas {
 
     /// It packs both operands, whatever their order; the larger the weights' part, the less often the tokens'.
     fn blocking(&self) -> Blocking {
-        Blocking { rows: 512, depth: 4096, order: Order::Rows, few: 12 }
+        Blocking { rows: 512, depth: 4096, order: Order::Rows, few: 32 }
     }
 
     fn sgemm(&self, a: View<'_>, b: View<'_>, mut c: ViewMut<'_>, add: bool) {

@@ -24,11 +24,14 @@ pub fn linear(backend: &dyn Backend, level: Level, x: &Matrix<f32>, w: &Tile<'_>
             let a = View::of_rows(&x.data()[column..], tokens, columns.len(), x.cols());
             let b = match blocking.order {
                 Order::Rows => {
-                    elementwise(|| {
-                        for (r, row) in range.clone().zip(weights.chunks_exact_mut(depth)) {
-                            w.decoder.decode(w.bytes_of(r, column, columns.len()), &mut row[..columns.len()]);
-                        }
-                    });
+                    elementwise(
+                        #[inline(always)]
+                        || {
+                            for (r, row) in range.clone().zip(weights.chunks_exact_mut(depth)) {
+                                w.decoder.decode(w.bytes_of(r, column, columns.len()), &mut row[..columns.len()]);
+                            }
+                        },
+                    );
                     View::of_rows(weights, range.len(), columns.len(), depth)
                 }
                 Order::Columns => {

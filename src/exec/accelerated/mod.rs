@@ -74,10 +74,10 @@ impl Kernels<f32> for Accelerated {
         }
     }
 
-    /// The reference's kernel does it for few queries, and where a value is infinite or not a number: a matrix product
+    /// The reference's kernel does it for up to [`Blocking::few`] queries, and where a value is infinite or not a number: a matrix product
     /// multiplies even what the mask hides, by zero, and zero times infinity would be seen.
     fn attend(&self, spec: &AttentionSpec, q: &Matrix<f32>, past: usize, kv: &Kv<f32>) -> Matrix<f32> {
-        if q.rows() <= attention::FEW || kv.values.data().iter().any(|v| !v.is_finite()) {
+        if q.rows() <= self.backend.blocking().few || kv.values.data().iter().any(|v| !v.is_finite()) {
             self.reference.attend(spec, q, past, kv)
         } else {
             attention::attend(self.backend.as_ref(), self.level, spec, q, past, kv)

@@ -35,17 +35,17 @@ pub trait Lanes<F>: Copy {
     }
 }
 
-/// Asks the processor to bring these bytes into the cache, where it can be asked.
+/// Asks the processor to bring the line of memory at `p` into the cache, where it can be asked; any `p` will do.
 #[inline(always)]
-pub fn prefetch(bytes: &[u8]) {
+pub fn prefetch(p: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: every x86-64 processor has the instruction, and it does nothing that a program can see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = p;
 }
 
 /// Plain code, for any float type and any processor.

@@ -1,6 +1,6 @@
 //! `linear` in exact order: stored rows are decoded and transposed slice by slice, panels are spread over the threads.
 
-use super::lanes::{Lanes, prefetch};
+use super::lanes::Lanes;
 use super::panel::{self, DEPTH, MAX_ROWS, Packed};
 use super::stored;
 use super::vectors::{Vectors, Work};
@@ -61,19 +61,17 @@ impl<F: Float> Work<F> for Panels<'_, F> {
             scratch.sums.resize(packed.tokens() * width, F::ZERO);
             for column in (0..w.cols).step_by(DEPTH) {
                 let depth = DEPTH.min(w.cols - column);
-                for r in start..start + count {
-                    // The rows lie far apart in memory: without a hint each slice would be waited for.
-                    let (row, column) = if column + depth < w.cols { (r, column + depth) } else { (r + width, 0) };
-                    if row < w.rows {
-                        prefetch(w.bytes_of(row, column, DEPTH.min(w.cols - column)));
-                    }
-                }
+                // The next slice of these rows, or the first of the next ones.
+                let row_bytes = w.bytes.len() / w.rows;
+                let bytes = |columns: usize| columns / w.decoder.block_elements() * w.decoder.block_bytes();
+                let next = column + depth < w.cols;
+                let ahead = if next { bytes(depth) } else { width * row_bytes - bytes(column) };
                 // SAFETY: the caller has enabled V's instructions. Rows beyond `count` hold leftovers, whose sums are
                 // not read.
                 unsafe {
                     let columns = column..column + depth;
                     let rows = start..start + count;
-                    stored::fill::<F, V>(w, rows, columns, &mut scratch.rows, &mut scratch.panel, width);
+                    stored::fill::<F, V>(w, rows, columns, &mut scratch.rows, &mut scratch.panel, width, ahead);
                     panel::accumulate::<F, V>(packed, column, depth, &scratch.panel, &mut scratch.sums);
                 }
             }

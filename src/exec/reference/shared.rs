@@ -19,7 +19,7 @@ impl DecodeColumns<'_> {
     /// Into `to`, `[columns, stride]`: one column is `stride` floats after the one before it. `stride` is a multiple of
     /// 32 that has room for the rows; what is beyond them is anything.
     pub fn run(self, level: Level, to: &mut [f32], stride: usize) {
-        assert!(stride % panel::MAX_ROWS == 0 && self.rows.len() <= stride, "whole panels side by side");
+        assert!(stride.is_multiple_of(panel::MAX_ROWS) && self.rows.len() <= stride, "whole panels side by side");
         f32::run(level, Columns { task: self, to, stride });
     }
 }
@@ -35,13 +35,15 @@ impl Work<f32> for Columns<'_> {
     unsafe fn run<V: Lanes<f32>>(self) {
         let Self { task: DecodeColumns { w, rows, columns }, to, stride } = self;
         let mut scratch = stored::Rows::default();
+        // The next slice of these rows, in the same or the next call.
+        let ahead = DEPTH / w.decoder.block_elements() * w.decoder.block_bytes();
         for first in rows.clone().step_by(2 * V::N) {
             let some = first..rows.end.min(first + 2 * V::N);
             for column in columns.clone().step_by(DEPTH) {
                 let slice = column..columns.end.min(column + DEPTH);
                 let to = &mut to[(column - columns.start) * stride + first - rows.start..];
                 // SAFETY: the caller has enabled V's instructions.
-                unsafe { stored::fill::<f32, V>(w, some.clone(), slice, &mut scratch, to, stride) }
+                unsafe { stored::fill::<f32, V>(w, some.clone(), slice, &mut scratch, to, stride, ahead) }
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Elements of two or four bytes are transposed as they are stored, several of them in one 32-bit word, and decoded on
 //! the way into the panel: half the moves for a half, and nothing is written in between.
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, prefetch};
 use super::panel::DEPTH;
 use crate::checkpoint::Decoder;
 use crate::exec::weights::Tile;
@@ -20,6 +20,9 @@ pub struct Rows(Vec<f32>);
 /// Decodes `columns` (at most [`DEPTH`]) of `rows` (at most `2 * N`) into `panel`: column after column, `stride` floats
 /// apart, the rows side by side. Where there are fewer than `2 * N` rows, the other lanes hold anything.
 ///
+/// Each byte that is read asks for the one `ahead` bytes after it: rows lie far apart in memory, and without a hint each
+/// slice of columns would be waited for.
+///
 /// # Safety
 /// As [`Work::run`](super::vectors::Work::run).
 #[inline(always)]
@@ -30,29 +33,31 @@ pub unsafe fn fill<F: Float, V: Lanes<F>>(
     scratch: &mut Rows,
     panel: &mut [F],
     stride: usize,
+    ahead: usize,
 ) {
     let row_bytes = w.bytes.len() / w.rows;
-    let all = rows.len() == 2 * V::N && row_bytes % 4 == 0 && cfg!(target_endian = "little");
-    let whole = |bytes: usize| all && columns.start * bytes % 4 == 0 && columns.len() * bytes % 4 == 0;
+    let all = rows.len() == 2 * V::N && row_bytes.is_multiple_of(4) && cfg!(target_endian = "little");
+    let whole =
+        |bytes: usize| all && (columns.start * bytes).is_multiple_of(4) && (columns.len() * bytes).is_multiple_of(4);
     // SAFETY: the caller has enabled V's instructions, and the slices hold all rows to the end of `columns`.
     unsafe {
         let stored = || w.bytes[rows.start * row_bytes + columns.start * w.decoder.block_bytes()..].as_ptr().cast();
         match w.decoder {
             Decoder::F32 if whole(4) => {
-                words::<F, V, 1>(Decoder::F32, stored(), row_bytes / 4, columns.len(), panel, stride);
+                words::<F, V, 1>(Decoder::F32, stored(), row_bytes / 4, columns.len(), panel, stride, ahead);
             }
             Decoder::F16 if whole(2) => {
-                words::<F, V, 2>(Decoder::F16, stored(), row_bytes / 4, columns.len() / 2, panel, stride);
+                words::<F, V, 2>(Decoder::F16, stored(), row_bytes / 4, columns.len() / 2, panel, stride, ahead);
             }
             Decoder::BF16 if whole(2) => {
-                words::<F, V, 2>(Decoder::BF16, stored(), row_bytes / 4, columns.len() / 2, panel, stride);
+                words::<F, V, 2>(Decoder::BF16, stored(), row_bytes / 4, columns.len() / 2, panel, stride, ahead);
             }
             _ => {
                 scratch.0.resize(2 * V::N * DEPTH, 0.0);
                 for (r, row) in rows.zip(scratch.0.chunks_exact_mut(DEPTH)) {
                     w.decoder.decode(w.bytes_of(r, columns.start, columns.len()), &mut row[..columns.len()]);
                 }
-                words::<F, V, 1>(Decoder::F32, scratch.0.as_ptr().cast(), DEPTH, columns.len(), panel, stride);
+                words::<F, V, 1>(Decoder::F32, scratch.0.as_ptr().cast(), DEPTH, columns.len(), panel, stride, 0);
             }
         }
     }
@@ -68,6 +73,7 @@ unsafe fn words<F: Float, V: Lanes<F>, const PER_WORD: usize>(
     count: usize,
     panel: &mut [F],
     stride: usize,
+    ahead: usize,
 ) {
     assert!(count == 0 || panel.len() >= (count * PER_WORD - 1) * stride + 2 * V::N);
     let mut square = [0; MAX_LANES * MAX_LANES];
@@ -76,6 +82,11 @@ unsafe fn words<F: Float, V: Lanes<F>, const PER_WORD: usize>(
         // SAFETY: the caller vouches for the rows.
         let from = unsafe { from.add(half * V::N * from_stride) };
         for word in (0..whole).step_by(V::N) {
+            if ahead > 0 {
+                for r in 0..V::N {
+                    prefetch(from.wrapping_add(r * from_stride + word).cast::<u8>().wrapping_add(ahead));
+                }
+            }
             // SAFETY: the words `word .. word + N` of N rows, into a square that has room for them.
             unsafe { V::transpose_words(from.add(word), from_stride, square.as_mut_ptr(), V::N) }
             for (i, line) in square.chunks_exact(V::N).take(V::N).enumerate() {
