@@ -94,6 +94,32 @@ fn a_cache_format_is_judged_against_itself_or_by_a_tolerance() {
 }
 
 #[test]
+fn faults_of_the_state_are_caught_and_others_are_not_its_business() {
+    for (name, wanted) in [
+        ("kv-not-appended", "first chunks 1 + 1"),
+        ("kv-layer-mixup", "first chunks 1 + 1"),
+        ("decode-position-off-by-one", "first chunks 1 + 1"),
+        ("chunk-position-reset", "first chunks 1 + 2"),
+        ("causal-mask-missing", "first chunks 1: token 0"),
+        ("kv-trim", "first trim and redo"),
+        ("prefix-offset", "first prefix reuse"),
+        ("snapshot-stale", "first snapshot and restore"),
+    ] {
+        let (code, stdout, stderr) = kv("llama-plain", &PLAIN, &["--inject", name]);
+        assert_eq!(code, 1, "{name}: {stdout}{stderr}");
+        assert_says(&stdout, &[wanted, &format!("broken on purpose: {name}")]);
+    }
+    // Wrong in one pass and in pieces alike.
+    for name in ["attn-scale", "rope-theta-default"] {
+        let (code, stdout, stderr) = kv("qwen3-plain", &PLAIN, &["--inject", name]);
+        assert_eq!(code, 0, "{name}: {stdout}{stderr}");
+        assert_says(&stdout, &["identical", &format!("broken on purpose: {name}")]);
+    }
+    let (code, _, stderr) = kv("llama-plain", &PLAIN, &["--inject", "window-missing"]);
+    assert_eq!(code, 2, "it does not apply: {stderr}");
+}
+
+#[test]
 fn what_cannot_be_checked_is_refused() {
     let refused = |tokens: &[u32], further: &[&str], wanted: &[&str]| {
         let (code, stdout, stderr) = kv("llama-plain", tokens, further);

@@ -111,7 +111,7 @@ pub fn run(args: &KvEquivalenceArgs) -> Result<Exit> {
         None => local(args, &prompt, chunks, &survey)?,
     };
     report.checkpoint = survey.path.display().to_string();
-    if let Some(plan) = survey.books.as_ref().and_then(|books| books.plan.as_ref()) {
+    if let Some(plan) = sound_plan(&survey) {
         report.cannot_see = blind_spots(plan, &prompt.tokens, &prompt.positions);
         report.layer_kinds = layer_kinds(plan);
     }
@@ -134,6 +134,12 @@ impl KvEquivalenceArgs {
     }
 }
 
+/// The plan of a checkpoint that has no problem.
+fn sound_plan(survey: &Survey) -> Option<&Plan> {
+    let books = survey.books.as_ref().filter(|_| survey.problems.is_empty())?;
+    books.plan.as_ref()
+}
+
 /// Someone's process, on a checkpoint that we need not be able to run.
 fn external(
     args: &KvEquivalenceArgs,
@@ -144,7 +150,7 @@ fn external(
 ) -> Result<Equivalence> {
     let timeout = args.timeout.map(|seconds| Duration::from_secs(seconds.into()));
     let engine = External::open(runner, &survey.path, &prompt.tokens, timeout)?;
-    let plan = survey.books.as_ref().and_then(|books| books.plan.as_ref());
+    let plan = sound_plan(survey);
     let subject = Subject { name: String::new(), engine: &engine, exact: false, full_at: None };
     let mut report = check(&Check {
         tokens: &prompt.tokens,
@@ -157,7 +163,9 @@ fn external(
     })?;
     if plan.is_none() {
         let why = sentences(&survey.problems);
-        report.notes.push(format!("what this prompt cannot see is unknown, since this checkpoint has no plan: {why}"));
+        report
+            .notes
+            .push(format!("what this prompt cannot see is unknown, since this checkpoint can't be planned: {why}"));
     }
     Ok(report)
 }

@@ -11,7 +11,6 @@ use crate::oracle::file::Reading;
 use crate::problem::visible;
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -36,12 +35,13 @@ pub struct External {
     folder: TempDir,
     name: String,
     vocab_size: usize,
-    /// The last row of what has been run already, by tokens and chunks.
-    known: RefCell<HashMap<(Vec<u32>, Vec<usize>), Vec<f64>>>,
+    /// Tokens and last row of the run at the beginning, until somebody asks for them.
+    opening: RefCell<Option<(Vec<u32>, Vec<f64>)>>,
 }
 
 impl External {
-    /// Runs the tokens in one piece, which tells the engine's name and vocabulary. `runner` is a command line: words
+    /// Runs the tokens in one piece, which tells the engine's name and vocabulary; the first session with these tokens
+    /// in one piece gets the result, every later one a process of its own. `runner` is a command line: words
     /// separated by spaces, where quotes keep spaces together.
     ///
     /// # Errors
@@ -49,27 +49,25 @@ impl External {
     pub fn open(runner: &str, checkpoint: &Path, tokens: &[u32], timeout: Option<Duration>) -> Result<Self> {
         let words = split_words(runner)?;
         let folder = tempfile::tempdir().context("a temporary folder can't be made")?;
-        let (checkpoint, known) = (checkpoint.to_owned(), RefCell::default());
-        let mut engine = Self { words, checkpoint, timeout, folder, name: String::new(), vocab_size: 0, known };
+        let (checkpoint, opening) = (checkpoint.to_owned(), RefCell::default());
+        let mut engine = Self { words, checkpoint, timeout, folder, name: String::new(), vocab_size: 0, opening };
         let file = engine.start(tokens, &[tokens.len()])?;
         engine.name = file.engine.clone();
         engine.vocab_size = file.vocab();
-        engine.known.borrow_mut().insert((tokens.to_vec(), vec![tokens.len()]), file.logits.to_f64());
+        engine.opening.replace(Some((tokens.to_vec(), file.logits.to_f64())));
         Ok(engine)
     }
 
-    /// The last token's logits, from a process or from what is known.
+    /// The last token's logits.
     fn run(&self, tokens: &[u32], chunks: &[usize]) -> Result<Vec<f64>> {
-        let key = (tokens.to_vec(), chunks.to_vec());
-        if let Some(row) = self.known.borrow().get(&key) {
-            return Ok(row.clone());
+        let of_opening = |opening: &mut (Vec<u32>, Vec<f64>)| chunks.len() == 1 && opening.0 == tokens;
+        if let Some((_, row)) = self.opening.borrow_mut().take_if(of_opening) {
+            return Ok(row);
         }
         let file = self.start(tokens, chunks)?;
         let (found, expected) = (file.vocab(), self.vocab_size);
         ensure!(found == expected, "{}: gave {found} logits; before that {expected}", self.shown());
-        let row = file.logits.to_f64();
-        self.known.borrow_mut().insert(key, row.clone());
-        Ok(row)
+        Ok(file.logits.to_f64())
     }
 
     /// One process, and the file that it wrote.
