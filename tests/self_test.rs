@@ -6,7 +6,7 @@ use checkpoint_oracle::model::Pack;
 use common::*;
 use std::time::{Duration, Instant};
 
-const SUBCOMMANDS: [&str; 7] = ["run", "diff", "check", "faults", "probes", "self-test", "packs"];
+const SUBCOMMANDS: [&str; 8] = ["run", "diff", "check", "faults", "probes", "kv-equivalence", "self-test", "packs"];
 
 fn packs() -> Vec<&'static Pack> {
     let packs: Vec<&Pack> = Pack::embedded().iter().collect();
