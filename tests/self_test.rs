@@ -145,3 +145,10 @@ fn without_a_word_the_help_is_shown_as_bad_usage() {
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert_says(&stderr, &["Usage: oracle", "Examples:"]);
 }
+
+#[test]
+fn the_accelerated_executor_is_part_of_it() {
+    let (code, stdout, _) = outcome(words("self-test --pack llama"));
+    assert_eq!(code, 0);
+    assert_says(&stdout, &["accelerated (gemm", "within 8 times the reference's distance from the truth"]);
+}

@@ -39,17 +39,30 @@ impl OnePromptArgs {
     /// No token, something that is no number, positions of another count, an unreadable file, no tokenizer.
     pub fn read(&self, checkpoint: &Path, quiet: bool) -> Result<OnePrompt> {
         let tokens = match (&self.tokens_file, &self.text) {
-            (Some(path), _) => numbers(&text_of(path)?, "token").with_context(|| path.display().to_string())?,
+            (Some(path), _) => {
+                let tokens = numbers(&text_of(path)?, "token").with_context(|| path.display().to_string())?;
+                ensure!(!tokens.is_empty(), "{}: holds no token", path.display());
+                tokens
+            }
             (None, Some(text)) => tokens_of_text(checkpoint, text, quiet)?,
             (None, None) => numbers(&self.tokens.join(" "), "token")?,
         };
         ensure!(!tokens.is_empty(), "no tokens: give token ids after the checkpoint, or --tokens-file, or --text");
         let positions = self.positions.as_deref().map(|list| numbers(list, "position")).transpose()?;
-        let positions = positions.unwrap_or_else(|| (0..tokens.len() as u32).collect());
-        let (expected, found) = (tokens.len(), positions.len());
-        ensure!(expected == found, "--positions: expected one position per token ({expected}), found {found}");
+        let positions = per_token(&tokens, positions).context("--positions")?;
         Ok(OnePrompt { tokens, positions })
     }
+}
+
+/// One position per token: those given, or 0, 1, 2, ...
+///
+/// # Errors
+/// Another number of positions than of tokens.
+pub fn per_token(tokens: &[u32], positions: Option<Vec<u32>>) -> Result<Vec<u32>> {
+    let positions = positions.unwrap_or_else(|| (0..tokens.len() as u32).collect());
+    let (expected, found) = (tokens.len(), positions.len());
+    ensure!(expected == found, "expected one position per token ({expected}), found {found}");
+    Ok(positions)
 }
 
 /// The ids of a text by the checkpoint's tokenizer, which standard error shows unless `quiet`.

@@ -130,7 +130,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         "--numeric f64: the accelerated executor computes in f32 only"
     );
     let accelerated = Accelerated::new(accelerated::by_name(&args.backend)?);
-    let prompts = prompts(&args.prompts)?;
+    let prompts = prompts(&args.prompts, &args.checkpoint.path, args.quiet)?;
     let outputs = outputs(args, &prompts)?;
     let survey = survey(&args.checkpoint)?;
     survey.refuse_problems()?;

@@ -1,5 +1,6 @@
 //! What to run: one sequence from the command line, or many from a file.
 
+use crate::cli::prompt::{OnePrompt, OnePromptArgs, per_token};
 use crate::problem::quote;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -10,22 +11,15 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub struct PromptArgs {
-    /// Token ids, as words or separated by commas
-    #[arg(value_name = "TOKEN", allow_negative_numbers = true)]
-    tokens: Vec<String>,
-
-    /// Read the token ids from a file (`-`: standard input), separated by white space or commas
-    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
-    tokens_file: Option<PathBuf>,
-
-    /// Positions of the tokens, separated by commas (0,1,2,... by default). RoPE uses them; causal masks and sliding
-    /// windows count tokens
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
-    positions: Option<String>,
+    #[command(flatten)]
+    one: OnePromptArgs,
 
     /// Many prompts in one pass over the weights, one JSON object a line (`-`: standard input):
     /// {"id": "a", "tokens": [1, 2], "positions": [0, 1]}. The output is a folder, with one file ID.tsv each
-    #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = ["tokens", "tokens_file", "positions"])]
+    #[arg(
+        long, value_name = "FILE", requires = "output",
+        conflicts_with_all = ["tokens", "tokens_file", "text", "positions"]
+    )]
     pub prompts: Option<PathBuf>,
 }
 
@@ -47,42 +41,21 @@ struct Line {
     positions: Option<Vec<u32>>,
 }
 
-/// The prompts of the command line, at least one.
+/// The prompts of the command line, at least one; `checkpoint` is where a tokenizer for text is.
 ///
 /// # Errors
-/// No token, something that is not a number, positions of another count, an unreadable file.
-pub fn prompts(args: &PromptArgs) -> Result<Vec<Prompt>> {
-    if let Some(path) = &args.prompts {
-        let text = text_of(path)?;
-        return many(&text).with_context(|| path.display().to_string());
-    }
-    let tokens = match &args.tokens_file {
-        Some(path) => {
-            let tokens = numbers(&text_of(path)?, "token").with_context(|| path.display().to_string())?;
-            ensure!(!tokens.is_empty(), "{}: holds no token", path.display());
-            tokens
-        }
+/// No token, something that is not a number, positions of another count, an unreadable file, no tokenizer.
+pub fn prompts(args: &PromptArgs, checkpoint: &Path, quiet: bool) -> Result<Vec<Prompt>> {
+    match &args.prompts {
+        Some(path) => many(&text_of(path)?).with_context(|| path.display().to_string()),
         None => {
-            let tokens = numbers(&args.tokens.join(" "), "token")?;
-            ensure!(
-                !tokens.is_empty(),
-                "no tokens: give token ids after the checkpoint, or --tokens-file, or --prompts"
-            );
-            tokens
+            let OnePrompt { tokens, positions } = args.one.read(checkpoint, quiet)?;
+            Ok(vec![Prompt { id: None, tokens, positions }])
         }
-    };
-    let positions = args.positions.as_deref().map(|list| numbers(list, "position")).transpose()?;
-    Ok(vec![Prompt::new(None, tokens, positions).context("--positions")?])
+    }
 }
 
 impl Prompt {
-    fn new(id: Option<String>, tokens: Vec<u32>, positions: Option<Vec<u32>>) -> Result<Self> {
-        let positions = positions.unwrap_or_else(|| (0..tokens.len() as u32).collect());
-        let (expected, found) = (tokens.len(), positions.len());
-        ensure!(expected == found, "expected one position per token ({expected}), found {found}");
-        Ok(Self { id, tokens, positions })
-    }
-
     /// One more than the largest position.
     pub fn length(&self) -> usize {
         self.positions.iter().max().map_or(0, |&p| p as usize + 1)
@@ -115,7 +88,8 @@ fn many(text: &str) -> Result<Vec<Prompt>> {
                 bail!("id {} stands in line {other} already", quote(&line.id));
             }
             let shown = quote(&line.id);
-            Prompt::new(Some(line.id), line.tokens, line.positions).with_context(|| format!("prompt {shown}"))
+            let positions = per_token(&line.tokens, line.positions).with_context(|| format!("prompt {shown}"))?;
+            Ok(Prompt { id: Some(line.id), tokens: line.tokens, positions })
         };
         prompts.push(read().with_context(|| format!("line {number}"))?);
     }

@@ -4,10 +4,11 @@ mod mutants;
 
 use super::Exit;
 use crate::checkpoint::{Config, Source, load_resident};
-use crate::exec::{Executor, Input, Rows, Session, reference::Reference};
+use crate::exec::accelerated::{self, Accelerated};
+use crate::exec::{Executor, Input, Kernels, Rows, Session, reference::Reference};
 use crate::model::pack::SelfTest;
 use crate::model::{Pack, Plan, close_books, synthetic};
-use crate::ops::Matrix;
+use crate::ops::{Float, Matrix};
 use crate::oracle::output::to_standard_output;
 use crate::problem::{quote, sentences};
 use anyhow::{Context, Result, bail, ensure};
@@ -64,7 +65,7 @@ pub fn run(args: &SelfTestArgs) -> Result<Exit> {
         failed += usize::from(!failures.is_empty());
     }
     let threads = THREADS.map(|n| n.to_string()).join(", ");
-    lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised"));
+    lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised, accelerated ({}) within {FACTOR} times the reference's distance from the truth", accelerated::BACKENDS.join(", ")));
     if args.mutants {
         lines.push(rates.summary());
     }
@@ -118,7 +119,50 @@ fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &
     }
     check("prefill and one decode step", logits(&plan, resident, tokens, &[n - 1, 1], 2, whole)?);
     check("decoding token by token", logits(&plan, resident, tokens, &vec![1; n], 1, whole)?);
+    failures.extend(accelerated(&plan, resident, tokens)?);
     Ok(Outcome { hash, failures })
+}
+
+/// How many times as far from the truth as the reference an accelerated executor may be.
+const FACTOR: f64 = 8.0;
+
+/// Each backend's distance from the float64 truth against the reference's own, on a prompt that is long enough for its
+/// matrix product to be used.
+fn accelerated(plan: &Plan, source: &Arc<dyn Source>, tokens: &[u32]) -> Result<Vec<String>> {
+    let tokens: Vec<u32> = tokens.iter().copied().cycle().take(50).collect();
+    let truth = all_logits::<f64>(plan, source, &Reference::default(), &tokens)?;
+    let distance = |logits: Matrix<f32>| {
+        let pairs = logits.data().iter().zip(truth.data());
+        pairs
+            .map(|(&a, &b)| (f64::from(a) - b).abs())
+            .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most })
+    };
+    let own = distance(all_logits::<f32>(plan, source, &Reference::default(), &tokens)?);
+    let mut failures = Vec::new();
+    for &name in accelerated::BACKENDS {
+        let kernels = Accelerated::new(accelerated::by_name(name)?);
+        let theirs = distance(all_logits::<f32>(plan, source, &kernels, &tokens)?);
+        if theirs.is_nan() || theirs > FACTOR * own {
+            let engine = kernels.engine();
+            failures.push(format!(
+                "{engine} is {theirs:.2e} from the truth, more than {FACTOR} times the reference's {own:.2e}"
+            ));
+        }
+    }
+    Ok(failures)
+}
+
+/// Logits of all positions of one pass.
+fn all_logits<F: Float>(
+    plan: &Plan,
+    source: &Arc<dyn Source>,
+    kernels: &dyn Kernels<F>,
+    tokens: &[u32],
+) -> Result<Matrix<F>> {
+    let mut session = Session::new(plan, tokens.len());
+    let positions = (0..tokens.len() as u32).collect();
+    let input = Input { tokens: tokens.to_vec(), positions, session: &mut session };
+    Ok(Executor::new(plan, source, kernels).run(vec![input], Rows::All, &mut ())?.remove(0))
 }
 
 /// The checkpoint as a folder of safetensors, and the folder, which goes when it is dropped.
