@@ -222,10 +222,31 @@ fn the_accelerated_executor_says_who_it_is_and_stays_near() {
 fn an_executor_that_is_not_there_is_refused() {
     for (further, wanted) in [
         ("--executor accelerated --backend cublas", "no backend `cublas`; this build has gemm"),
+        ("--backend gemm", "--backend: only the accelerated executor has one"),
         ("--executor accelerated --numeric f64", "--numeric f64: the accelerated executor computes in f32 only"),
     ] {
         let (code, stdout, stderr) = outcome(words(&format!("run fixtures/llama-plain 1 {further}")));
         assert_eq!((code, stdout.as_str()), (2, ""));
         assert_says(&stderr, &[wanted]);
     }
+}
+
+#[test]
+fn a_file_that_the_run_reads_is_not_overwritten() {
+    let copy = Copy::of("llama-plain");
+    let tokens = copy.beside("tokens.txt", "1 2 3");
+    for (words, target) in [
+        ("1 2", copy.file("model.safetensors")),
+        ("1 2", copy.file("config.json")),
+        (&*format!("--tokens-file {}", tokens.display()), tokens.clone()),
+    ] {
+        let before = fs::read(&target).unwrap();
+        let mut command = oracle();
+        command.arg("run").arg(copy.path()).args(words.split_whitespace()).arg("-o").arg(&target);
+        let (code, stdout, stderr) = outcome(command);
+        assert_eq!((code, stdout.as_str()), (2, ""));
+        assert_says(&stderr, &["is one of the files that this run reads"]);
+        assert_eq!(fs::read(&target).unwrap(), before);
+    }
+    copy.assert_runs("1 2");
 }

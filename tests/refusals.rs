@@ -1072,7 +1072,7 @@ fn a_pack_that_is_none() {
         let sentence = copy.assert_run_refused(&with(&text), &["mine.toml: ", wanted]);
         assert_eq!(sentence.lines().count(), 1, "{sentence}");
     }
-    copy.assert_run_refused("1 2 3 --pack no/such.toml", &["no/such.toml: can't be read: "]);
+    copy.assert_run_refused("1 2 3 --pack no/such.toml", &["no/such.toml: there is no such file"]);
     assert_eq!(outcome(copy.run(&with(MINE))).0, 0);
 }
 
@@ -1155,4 +1155,12 @@ proptest! {
         prop_assert!(run == check || run == 1 && check == 0 && stderr.contains("first appears in"), "{}\n{}", config, stderr);
         prop_assert_eq!(copy.left().is_empty(), run != 0);
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pack_that_never_ends_is_not_read() {
+    let (code, _, stderr) = outcome(words("run fixtures/llama-plain 1 --pack /dev/zero"));
+    assert_eq!(code, 2);
+    assert_says(&stderr, &["/dev/zero: "]);
 }

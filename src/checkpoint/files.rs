@@ -38,7 +38,7 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, Metadata), Problem> {
 ///
 /// # Errors
 /// As [`open_regular`], or the file is larger than `limit`.
-pub(super) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Problem> {
+pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Problem> {
     let place = || path.display().to_string();
     let (file, metadata) = open_regular(path)?;
     let mut bytes = Vec::new();

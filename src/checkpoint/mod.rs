@@ -2,7 +2,7 @@
 
 pub mod config;
 pub mod dtype;
-mod files;
+pub(crate) mod files;
 mod folder;
 mod json;
 pub mod memory;

@@ -15,7 +15,7 @@ pub struct OnePromptArgs {
 
     /// Read the token ids from a file (`-`: standard input), separated by white space or commas
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
-    tokens_file: Option<PathBuf>,
+    pub tokens_file: Option<PathBuf>,
 
     /// Take the tokens of a text, by the tokenizer.json of the checkpoint; standard error shows their ids
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["tokens", "tokens_file"], allow_hyphen_values = true)]

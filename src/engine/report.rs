@@ -166,7 +166,13 @@ impl Equivalence {
                 let different = self.runs.iter().filter(|run| run.outcome == RunOutcome::Different).count();
                 format!("{verdict}: {different} of {checked} runs, first {}: {}", named(run), difference.message)
             }
-            (None, verdict) => format!("{verdict}: {checked} runs give what one pass over the prompt gives"),
+            (None, verdict) => {
+                let rest = match self.runs.len() - checked {
+                    0 => String::new(),
+                    n => format!("; {n} runs could not be checked"),
+                };
+                format!("{verdict}: {checked} runs give what one pass over the prompt gives{rest}")
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::schema;
 use crate::Problem;
+use crate::checkpoint::files::read_small;
 use crate::problem::quote;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -163,8 +164,10 @@ impl Pack {
     /// # Errors
     /// The file can't be read, isn't TOML, or isn't a pack.
     pub fn read(path: &Path) -> Result<Pack, Problem> {
+        /// Ours take two kilobytes.
+        const LIMIT: u64 = 1_000_000;
         let problem = |message: String| Problem::new("pack", path.display().to_string(), message);
-        let text = std::fs::read_to_string(path).map_err(|e| problem(format!("can't be read: {e}")))?;
+        let text = String::from_utf8(read_small(path, LIMIT)?).map_err(|_| problem("is not UTF-8 text".into()))?;
         Pack::parse(&text, Pack::embedded()).map_err(problem)
     }
 

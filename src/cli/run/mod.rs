@@ -24,7 +24,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Lane, lane, sessions};
 use prompts::{Prompt, PromptArgs, prompts};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -57,9 +57,9 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Engine::Reference, value_name = "EXECUTOR")]
     executor: Engine,
 
-    /// Matrix product of the accelerated executor
-    #[arg(long, value_name = "NAME", default_value = accelerated::BACKENDS[0])]
-    backend: String,
+    /// Matrix product of the accelerated executor [default: the first that this build has]
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
 
     /// Make a known mistake on purpose, to see whether a check notices it (docs/faults.md lists them); the file says so
     #[arg(long, value_name = "FAULT", conflicts_with_all = ["with_truth", "max_memory"])]
@@ -129,7 +129,12 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         args.numeric == Numeric::F32 || args.executor == Engine::Reference,
         "--numeric f64: the accelerated executor computes in f32 only"
     );
-    let accelerated = Accelerated::new(accelerated::by_name(&args.backend)?);
+    ensure!(
+        args.backend.is_none() || args.executor != Engine::Reference,
+        "--backend: only the accelerated executor has one; say --executor accelerated or both"
+    );
+    let backend = args.backend.as_deref().unwrap_or(accelerated::BACKENDS[0]);
+    let accelerated = Accelerated::new(accelerated::by_name(backend)?);
     let prompts = prompts(&args.prompts, &args.checkpoint.path, args.quiet)?;
     let outputs = outputs(args, &prompts)?;
     let survey = survey(&args.checkpoint)?;
@@ -142,6 +147,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let (Some(config), Some(source), Some(books)) = (&survey.config, &survey.source, &survey.books) else {
         bail!("{}: neither problems nor a checkpoint", survey.path.display());
     };
+    refuse_inputs(args, &prompts, &survey)?;
     let plan = books.plan.as_ref().context("books without problems have a plan")?;
     let injection = args.inject.as_deref().map(|name| injected(name, plan)).transpose()?;
     let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
@@ -172,7 +178,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     }
 
     let (engine, backend) = match args.executor {
-        Engine::Accelerated => (accelerated.engine(), args.backend.as_str()),
+        Engine::Accelerated => (accelerated.engine(), backend),
         _ => (reference::ENGINE.to_owned(), "reference"),
     };
     let receipts = receipts(args, &survey, config.sha256.clone(), plan, source.as_ref(), backend, injection.as_ref())?;
@@ -238,8 +244,7 @@ fn outputs(args: &RunArgs, prompts: &[Prompt]) -> Result<Vec<Output>> {
             ensure!(folder.is_dir(), "{}: expected a folder for the files of --prompts, found a file", folder.display())
         }
     }
-    let file = |prompt: &Prompt| folder.join(format!("{}.tsv", prompt.id.as_deref().unwrap_or_default()));
-    prompts.iter().map(|prompt| Ok(Output::open(Some(&file(prompt)))?)).collect()
+    prompts.iter().map(|prompt| Ok(Output::open(Some(&file_of(folder, prompt)))?)).collect()
 }
 
 /// The fault of `--inject`.
@@ -256,6 +261,35 @@ fn injected(name: &str, plan: &Plan) -> Result<Injection> {
         shown_by.name(),
     );
     Ok(injection)
+}
+
+/// # Errors
+/// An output is one of the files that the run reads: it would be lost.
+fn refuse_inputs(args: &RunArgs, prompts: &[Prompt], survey: &Survey) -> Result<()> {
+    let Some(output) = &args.output else { return Ok(()) };
+    let outputs: Vec<PathBuf> = match args.prompts.prompts {
+        Some(_) => prompts.iter().map(|prompt| file_of(output, prompt)).collect(),
+        None => vec![output.clone()],
+    };
+    let config = survey.config.iter().map(|config| &config.path);
+    let weights = survey.source.iter().flat_map(|source| source.files()).map(|file| &file.path);
+    let inputs = config.chain(weights).chain(&args.checkpoint.pack).chain(args.prompts.files());
+    let inputs: Vec<PathBuf> =
+        inputs.filter_map(|path| path.canonicalize().ok()).filter(|path| path.is_file()).collect();
+    for output in outputs {
+        if output.canonicalize().is_ok_and(|path| inputs.contains(&path)) {
+            bail!(
+                "{}: is one of the files that this run reads; expected another name for the output",
+                output.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Where a prompt's file goes in the folder for all of them.
+fn file_of(folder: &Path, prompt: &Prompt) -> PathBuf {
+    folder.join(format!("{}.tsv", prompt.id.as_deref().unwrap_or_default()))
 }
 
 /// What came out of the pass, one row per prompt.

@@ -23,6 +23,13 @@ pub struct PromptArgs {
     pub prompts: Option<PathBuf>,
 }
 
+impl PromptArgs {
+    /// The files that prompts are read from.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.prompts.iter().chain(&self.one.tokens_file)
+    }
+}
+
 /// One sequence: one position per token.
 #[derive(Debug, PartialEq)]
 pub struct Prompt {
