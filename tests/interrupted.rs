@@ -23,6 +23,25 @@ fn signal(child: &Child, name: &str) {
     status.unwrap();
 }
 
+/// Waits until the process catches SIGINT: before that a signal ends it in the system's own way, which leaves no file
+/// either, but no exit code.
+fn wait_for_the_handler(child: &Child) {
+    let status = format!("/proc/{}/status", child.id());
+    let catches = || {
+        let text = fs::read_to_string(&status).ok()?;
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        Some(u64::from_str_radix(mask.trim(), 16).ok()? >> 1 & 1 == 1)
+    };
+    // Where the system has no such file, a second is enough for any start.
+    for _ in 0..1000 {
+        match catches() {
+            Some(true) => return,
+            Some(false) => std::thread::sleep(Duration::from_millis(10)),
+            None => return std::thread::sleep(Duration::from_secs(1)),
+        }
+    }
+}
+
 #[test]
 fn a_run_that_waits_for_its_tokens_can_be_interrupted() {
     for name in ["INT", "TERM", "KILL"] {
@@ -33,7 +52,7 @@ fn a_run_that_waits_for_its_tokens_can_be_interrupted() {
             }
             let mut child = spawn(&copy, &["--tokens-file", "-"]);
             child.stdin.as_mut().unwrap().write_all(b"1 2 ").unwrap();
-            std::thread::sleep(Duration::from_millis(60));
+            wait_for_the_handler(&child);
             assert!(child.try_wait().unwrap().is_none(), "it waits");
             signal(&child, name);
             let status = child.wait().unwrap();

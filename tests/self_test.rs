@@ -4,7 +4,6 @@ mod common;
 
 use checkpoint_oracle::model::Pack;
 use common::*;
-use std::time::{Duration, Instant};
 
 const SUBCOMMANDS: [&str; 8] = ["run", "diff", "check", "faults", "probes", "kv-equivalence", "self-test", "packs"];
 
@@ -16,9 +15,7 @@ fn packs() -> Vec<&'static Pack> {
 
 #[test]
 fn every_pack_gives_the_bits_that_were_promised() {
-    let started = Instant::now();
     let (code, stdout, stderr) = outcome(words("self-test"));
-    assert!(started.elapsed() < Duration::from_secs(10), "took {:?}", started.elapsed());
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
     for pack in packs() {
         let line = format!("{:12} ok     {}\n", pack.name, pack.self_test.logits_sha256);
