@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use std::fs;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -93,4 +94,55 @@ fn a_run_can_be_interrupted_at_any_time() {
         }
     }
     assert!(interrupted >= 3, "some runs were interrupted, found {interrupted}");
+}
+
+/// An engine as a script that starts another process and waits; `started` gets that process's number.
+fn slow_engine(folder: &Path) -> (PathBuf, PathBuf) {
+    use std::os::unix::fs::PermissionsExt;
+    let (script, started) = (folder.join("engine.sh"), folder.join("started"));
+    let text = format!("#!/bin/sh\nsleep 300 &\necho $! > {0}.new\nmv {0}.new {0}\nwait\n", started.display());
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    (script, started)
+}
+
+/// Waits up to ten seconds for something.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what}");
+}
+
+#[test]
+fn an_engine_ends_with_everything_it_started() {
+    for by_signal in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (script, started) = slow_engine(folder.path());
+        let scratch = folder.path().join("scratch");
+        fs::create_dir(&scratch).unwrap();
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin("oracle"));
+        command.arg("kv-equivalence").arg(fixture("llama-plain")).args(["1", "2", "3", "--engine"]).arg(&script);
+        command.env("TMPDIR", &scratch).stdout(Stdio::null()).stderr(Stdio::null());
+        if !by_signal {
+            command.args(["--timeout", "1"]);
+        }
+        let mut child = command.spawn().unwrap();
+        eventually("the engine starts", || started.exists());
+        if by_signal {
+            signal(&child, "TERM");
+        }
+        let code = child.wait().unwrap().code();
+        assert_eq!(code, Some(if by_signal { 130 } else { 2 }));
+        let inner = fs::read_to_string(&started).unwrap();
+        let alive =
+            || Command::new("kill").args(["-0", inner.trim()]).stderr(Stdio::null()).status().unwrap().success();
+        // Where nobody collects orphans a killed process stays listed, as a zombie.
+        let state = || fs::read_to_string(format!("/proc/{}/stat", inner.trim())).unwrap_or_default();
+        eventually("the engine's own process ends", || !alive() || state().contains(") Z "));
+        assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0, "no scratch folder stays");
+    }
 }

@@ -108,13 +108,19 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return if error.use_stderr() { Exit::Trouble.into() } else { Exit::Done.into() };
         }
     };
-    match ctrlc::set_handler(|| exit_without_leftovers(130)).map_err(Into::into).and_then(|()| dispatch(cli)) {
+    match ctrlc::set_handler(interrupted).map_err(Into::into).and_then(|()| dispatch(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             say(format_args!("error: {error:#}"));
             Exit::Trouble.into()
         }
     }
+}
+
+/// Ends the process on SIGINT or SIGTERM, and with it what it started and what it has not finished.
+fn interrupted() {
+    crate::engine::external::end_running();
+    exit_without_leftovers(130)
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<Exit> {

@@ -16,6 +16,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -37,6 +38,34 @@ pub struct External {
     vocab_size: usize,
     /// Tokens and last row of the run at the beginning, until somebody asks for them.
     opening: RefCell<Option<(Vec<u32>, Vec<f64>)>>,
+}
+
+/// The process that runs now, and its scratch folder.
+static RUNNING: Mutex<Option<(u32, PathBuf)>> = Mutex::new(None);
+
+fn running() -> MutexGuard<'static, Option<(u32, PathBuf)>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the process of an engine that runs now, with everything that it started, and removes its scratch folder: for a
+/// handler of SIGINT and SIGTERM.
+pub fn end_running() {
+    if let Some((process, folder)) = running().take() {
+        end_group(process);
+        // What can't be removed is only scratch.
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// Kills the process group that the process leads: a wrapper script's own children belong to it.
+fn end_group(process: u32) {
+    #[cfg(unix)]
+    if let Ok(group) = i32::try_from(process) {
+        // SAFETY: a system call on a number; a group that has ended is an error that changes nothing.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+    }
+    #[cfg(not(unix))]
+    let _ = process;
 }
 
 impl External {
@@ -93,8 +122,13 @@ impl External {
             1 => format!("{} with {} tokens", self.shown(), tokens.len()),
             _ => format!("{} with {} tokens in chunks of {list}", self.shown(), tokens.len()),
         };
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command.spawn().with_context(|| format!("{}: can't be started", self.shown()))?;
-        let status = self.wait(child).with_context(what)?;
+        *running() = Some((child.id(), self.folder.path().to_owned()));
+        let status = self.wait(child);
+        *running() = None;
+        let status = status.with_context(what)?;
         if !status.success() {
             bail!("{}: failed ({status}){}", what(), quoted_end(&messages));
         }
@@ -134,6 +168,7 @@ impl External {
             }
             if started.elapsed() >= timeout {
                 // It may have just ended by itself.
+                end_group(child.id());
                 let _ = child.kill();
                 child.wait()?;
                 bail!("ran longer than {} s and was ended", timeout.as_secs_f64());
