@@ -2,10 +2,10 @@
 
 use super::Exit;
 use crate::Problem;
-use crate::oracle::auto::DEFAULT_FACTOR;
 use crate::oracle::comparison::{Comparison, Input, Side, compare};
 use crate::oracle::file::{OracleFile, Reading, STANDARD_INPUT};
 use crate::oracle::output::to_standard_output;
+use crate::oracle::power::HONEST_MULTIPLE;
 use crate::oracle::report::Format;
 use crate::oracle::verdict::{Gate, Rules, Verdict};
 use anyhow::{Context, bail};
@@ -46,7 +46,7 @@ pub struct DiffArgs {
     /// With --tolerance auto: how many times as far from the truth as the reference the candidate may be, in the
     /// largest and in the RMS difference. 8 lets float32 engines pass that sum in another order, and stops half
     /// precision
-    #[arg(long, value_name = "K", value_parser = factor, requires = "tolerance", default_value_t = DEFAULT_FACTOR)]
+    #[arg(long, value_name = "K", value_parser = factor, requires = "tolerance", default_value_t = HONEST_MULTIPLE)]
     pub factor: f64,
 
     /// With a tolerance: pass although the largest logit is another one

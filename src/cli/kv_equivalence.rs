@@ -5,7 +5,7 @@ use super::prompt::{OnePrompt, OnePromptArgs};
 use super::run::prompts::numbers;
 use super::survey::{CheckpointArgs, Survey, survey};
 use crate::engine::blind::{blind_spots, windows};
-use crate::engine::equivalence::{Check, Equivalence, FACTOR, Gate, Prompt, Subject, check, full_forward};
+use crate::engine::equivalence::{Check, Equivalence, Gate, Prompt, Subject, check, full_forward};
 use crate::engine::schedule::Schedule;
 use crate::engine::{Engine, External, Local};
 use crate::exec::accelerated::{self, Accelerated};
@@ -16,6 +16,7 @@ use crate::exec::{Kernels, SessionOptions};
 use crate::model::Plan;
 use crate::model::plan::Mixer;
 use crate::oracle::output::to_standard_output;
+use crate::oracle::power::HONEST_MULTIPLE;
 use crate::oracle::printable::short;
 use crate::oracle::report::Format;
 use crate::oracle::verdict::Verdict;
@@ -208,7 +209,7 @@ fn local(
         (None, false) => {
             let narrow = Local::<f32>::new(reference::ENGINE, plan, source, &reference).with_options(options);
             let wide = Local::<f64>::new(reference::ENGINE, plan, source, &reference).with_options(options);
-            Gate::from_truth(&narrow, &wide, &sequence, FACTOR)?
+            Gate::from_truth(&narrow, &wide, &sequence, HONEST_MULTIPLE)?
         }
     };
     let windows = windows(plan);

@@ -17,9 +17,6 @@ use std::ops::Range;
 /// Prompts of up to so many tokens are cut in every possible way.
 pub const ALL_WAYS: usize = 12;
 
-/// How many times as far as float32 rounding a result may be by default where bits are not promised.
-pub const FACTOR: f64 = 8.0;
-
 /// What is checked.
 pub struct Check<'a> {
     /// At least two.

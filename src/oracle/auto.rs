@@ -9,12 +9,6 @@ use super::truth::Distance;
 use crate::Problem;
 use serde::Serialize;
 
-/// How many times the reference's own distance passes where the user gives no factor.
-///
-/// Two honest float32 engines that sum in different orders are several times nearer or farther than each other
-/// (a factor of 6.5 in the RMS was seen); an engine that keeps a step in half precision is hundreds of times farther.
-pub const DEFAULT_FACTOR: f64 = 8.0;
-
 /// The receipts in which a reference carries its own distance from the truth: the largest and the RMS of
 /// `|f32 - f64|` over its row, as decimal numbers.
 pub const RECEIPTS: [&str; 2] = ["truth_max_abs", "truth_rms"];

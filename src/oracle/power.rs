@@ -7,7 +7,8 @@ use serde::Serialize;
 /// A tolerance is this many times the distance of an honest engine from the truth.
 ///
 /// Two honest engines of one class are each about that far from the truth, so twice the distance apart; the rest is
-/// room for engines whose sums are ordered less well.
+/// room for engines whose sums are ordered less well (a factor of 6.5 in the RMS was seen). An engine that keeps a step in
+/// half precision is hundreds of times farther.
 pub const HONEST_MULTIPLE: f64 = 8.0;
 
 /// An NMSE from which on a candidate is rejected.

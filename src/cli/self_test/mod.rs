@@ -5,11 +5,13 @@ mod mutants;
 use super::Exit;
 use crate::checkpoint::{Config, Source, load_resident};
 use crate::exec::accelerated::{self, Accelerated};
+use crate::exec::driver::PIECE_BYTES;
 use crate::exec::{Executor, Input, Kernels, Rows, Session, reference::Reference};
 use crate::model::pack::SelfTest;
 use crate::model::{Pack, Plan, close_books, synthetic};
 use crate::ops::{Float, Matrix};
 use crate::oracle::output::to_standard_output;
+use crate::oracle::power::HONEST_MULTIPLE;
 use crate::problem::{quote, sentences};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -65,7 +67,7 @@ pub fn run(args: &SelfTestArgs) -> Result<Exit> {
         failed += usize::from(!failures.is_empty());
     }
     let threads = THREADS.map(|n| n.to_string()).join(", ");
-    lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised, accelerated ({}) within {FACTOR} times the reference's distance from the truth", accelerated::BACKENDS.join(", ")));
+    lines.push(format!("checked for each: streamed = resident = in one piece, threads {threads} alike, prefill + decode = one pass, bits as promised, accelerated ({}) within {HONEST_MULTIPLE} times the reference's distance from the truth", accelerated::BACKENDS.join(", ")));
     if args.mutants {
         lines.push(rates.summary());
     }
@@ -98,8 +100,12 @@ fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &
     let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| sentences(&books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
+    let logits = |source: &Arc<dyn Source>, chunks: &[usize], threads: usize, piece_bytes: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+        pool.install(|| logits::<f32>(&plan, source, &Reference::default(), tokens, chunks, piece_bytes))
+    };
     let whole = usize::MAX;
-    let expected = logits(&plan, resident, tokens, &[tokens.len()], 1, whole)?;
+    let expected = logits(resident, &[tokens.len()], 1, whole)?;
     let hash = hash(&expected);
     let mut failures = Vec::new();
     if hash != *logits_sha256 {
@@ -112,57 +118,42 @@ fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &
         }
     };
     let n = tokens.len();
-    check("streaming from a file row by row", logits(&plan, streamed, tokens, &[n], 1, 1)?);
-    check("streaming from a file", logits(&plan, streamed, tokens, &[n], 2, 4096)?);
+    check("streaming from a file row by row", logits(streamed, &[n], 1, 1)?);
+    check("streaming from a file", logits(streamed, &[n], 2, 4096)?);
     for threads in THREADS {
-        check(&format!("{threads} threads"), logits(&plan, resident, tokens, &[n], threads, whole)?);
+        check(&format!("{threads} threads"), logits(resident, &[n], threads, whole)?);
     }
-    check("prefill and one decode step", logits(&plan, resident, tokens, &[n - 1, 1], 2, whole)?);
-    check("decoding token by token", logits(&plan, resident, tokens, &vec![1; n], 1, whole)?);
-    failures.extend(accelerated(&plan, resident, tokens)?);
+    check("prefill and one decode step", logits(resident, &[n - 1, 1], 2, whole)?);
+    check("decoding token by token", logits(resident, &vec![1; n], 1, whole)?);
+    for &name in accelerated::BACKENDS {
+        let kernels = Accelerated::new(accelerated::by_name(name)?);
+        failures.extend(far_from_truth(&plan, resident, tokens, &kernels.engine(), &kernels)?);
+    }
     Ok(Outcome { hash, failures })
 }
 
-/// How many times as far from the truth as the reference an accelerated executor may be.
-const FACTOR: f64 = 8.0;
-
-/// Each backend's distance from the float64 truth against the reference's own, on a prompt that is long enough for its
-/// matrix product to be used.
-fn accelerated(plan: &Plan, source: &Arc<dyn Source>, tokens: &[u32]) -> Result<Vec<String>> {
-    let tokens: Vec<u32> = tokens.iter().copied().cycle().take(50).collect();
-    let truth = all_logits::<f64>(plan, source, &Reference::default(), &tokens)?;
-    let distance = |logits: Matrix<f32>| {
-        let pairs = logits.data().iter().zip(truth.data());
-        pairs
-            .map(|(&a, &b)| (f64::from(a) - b).abs())
-            .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most })
-    };
-    let own = distance(all_logits::<f32>(plan, source, &Reference::default(), &tokens)?);
-    let mut failures = Vec::new();
-    for &name in accelerated::BACKENDS {
-        let kernels = Accelerated::new(accelerated::by_name(name)?);
-        let theirs = distance(all_logits::<f32>(plan, source, &kernels, &tokens)?);
-        if theirs.is_nan() || theirs > FACTOR * own {
-            let engine = kernels.engine();
-            failures.push(format!(
-                "{engine} is {theirs:.2e} from the truth, more than {FACTOR} times the reference's {own:.2e}"
-            ));
-        }
-    }
-    Ok(failures)
-}
-
-/// Logits of all positions of one pass.
-fn all_logits<F: Float>(
+/// What is wrong where an engine that promises no bits is too far from the float64 truth, measured by the reference's own
+/// distance, on a prompt that is long enough for a matrix product to be used.
+fn far_from_truth(
     plan: &Plan,
     source: &Arc<dyn Source>,
-    kernels: &dyn Kernels<F>,
     tokens: &[u32],
-) -> Result<Matrix<F>> {
-    let mut session = Session::new(plan, tokens.len());
-    let positions = (0..tokens.len() as u32).collect();
-    let input = Input { tokens: tokens.to_vec(), positions, session: &mut session };
-    Ok(Executor::new(plan, source, kernels).run(vec![input], Rows::All, &mut ())?.remove(0))
+    engine: &str,
+    kernels: &dyn Kernels<f32>,
+) -> Result<Option<String>> {
+    let tokens: Vec<u32> = tokens.iter().copied().cycle().take(50).collect();
+    let chunks = [tokens.len()];
+    let truth = logits::<f64>(plan, source, &Reference::default(), &tokens, &chunks, PIECE_BYTES)?;
+    let distance = |kernels: &dyn Kernels<f32>| -> Result<f64> {
+        let logits = logits(plan, source, kernels, &tokens, &chunks, PIECE_BYTES)?;
+        let pairs = logits.data().iter().zip(truth.data());
+        let off = pairs.map(|(&a, &b)| (f64::from(a) - b).abs());
+        Ok(off.fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most }))
+    };
+    let (own, theirs) = (distance(&Reference::default())?, distance(kernels)?);
+    Ok((theirs.is_nan() || theirs > HONEST_MULTIPLE * own).then(|| {
+        format!("{engine} is {theirs:.2e} from the truth, more than {HONEST_MULTIPLE} times the reference's {own:.2e}")
+    }))
 }
 
 /// The checkpoint as a folder of safetensors, and the folder, which goes when it is dropped.
@@ -185,31 +176,27 @@ pub(super) fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir
 }
 
 /// Logits of all positions, the tokens being passed in chunks of the given sizes.
-fn logits(
+fn logits<F: Float>(
     plan: &Plan,
     source: &Arc<dyn Source>,
+    kernels: &dyn Kernels<F>,
     tokens: &[u32],
     chunks: &[usize],
-    threads: usize,
     piece_bytes: usize,
-) -> Result<Matrix<f32>> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    pool.install(|| {
-        let kernels = Reference::default();
-        let mut session = Session::new(plan, tokens.len());
-        let mut all = Matrix::filled(0, plan.vocab_size, 0.0);
-        for &n in chunks {
-            let first = session.len();
-            let input = Input {
-                tokens: tokens[first..first + n].to_vec(),
-                positions: (first as u32..(first + n) as u32).collect(),
-                session: &mut session,
-            };
-            let executor = Executor::new(plan, source, &kernels).with_piece_bytes(piece_bytes);
-            all.extend_rows(executor.run(vec![input], Rows::All, &mut ())?[0].data());
-        }
-        Ok(all)
-    })
+) -> Result<Matrix<F>> {
+    let mut session = Session::new(plan, tokens.len());
+    let mut all = Matrix::filled(0, plan.vocab_size, F::ZERO);
+    for &n in chunks {
+        let first = session.len();
+        let input = Input {
+            tokens: tokens[first..first + n].to_vec(),
+            positions: (first as u32..(first + n) as u32).collect(),
+            session: &mut session,
+        };
+        let executor = Executor::new(plan, source, kernels).with_piece_bytes(piece_bytes);
+        all.extend_rows(executor.run(vec![input], Rows::All, &mut ())?[0].data());
+    }
+    Ok(all)
 }
 
 fn hash(logits: &Matrix<f32>) -> String {
@@ -255,5 +242,23 @@ mod tests {
         let outcome = compare(pack, &config, &altered, &sound).unwrap();
         assert_eq!(outcome.failures.len(), 2, "{:?}", outcome.failures);
         assert!(outcome.failures.iter().all(|f| f.starts_with("streaming from a file")), "{:?}", outcome.failures);
+    }
+
+    #[test]
+    fn an_engine_that_is_too_far_from_the_truth_is_noticed() {
+        for pack in Pack::embedded() {
+            let (config, tensors) = synthetic::checkpoint(pack).unwrap();
+            let source: Arc<dyn Source> = Arc::new(MemorySource::new(tensors).unwrap());
+            let books = close_books(&config, source.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+            let plan = books.plan.unwrap();
+            let reference = Reference::default();
+            let coarse = crate::exec::faults::inject("bf16-activations", &plan).unwrap();
+            let coarse = coarse.wrap::<f32>(&reference);
+            let judge = |kernels: &dyn Kernels<f32>| {
+                far_from_truth(&plan, &source, &pack.self_test.tokens, "engine", kernels).unwrap()
+            };
+            assert_eq!(judge(&reference), None);
+            assert!(judge(coarse.as_ref()).is_some_and(|text| text.starts_with("engine is ")), "{}", pack.name);
+        }
     }
 }
