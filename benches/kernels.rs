@@ -63,6 +63,7 @@ fn attend(c: &mut Criterion) {
         head_dim: 64,
         scale: 0.125,
         sliding_window: None,
+        ..AttentionSpec::new(1, 1, 1)
     };
     for (executor, kernels) in executors() {
         let mut group = c.benchmark_group(format!("attend/{executor}"));

@@ -177,6 +177,7 @@ fn check_attend(heads: (usize, usize), dim: usize, window: Option<usize>, past: 
         head_dim: dim,
         scale: 1.0 / (dim as f64).sqrt(),
         sliding_window: window,
+        ..AttentionSpec::new(1, 1, 1)
     };
     let slots = past + tokens;
     let matrix = |seed, rows, heads: usize| Matrix::from_vec(rows, heads * dim, noise(seed, rows * heads * dim));

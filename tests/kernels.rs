@@ -202,6 +202,7 @@ fn check_attend<F: Vectors>(heads: (usize, usize), dim: usize, window: Option<us
         head_dim: dim,
         scale: 1.0 / (dim as f64).sqrt(),
         sliding_window: window,
+        ..AttentionSpec::new(1, 1, 1)
     };
     let mut noise = Noise((dim + tokens * 7 + past) as u32);
     let q = attention_matrix::<F>(&mut noise, tokens, heads.0 * dim);
@@ -248,6 +249,7 @@ fn a_window_of_another_size_gives_other_bits() {
         head_dim: 6,
         scale: 0.4,
         sliding_window: Some(window),
+        ..AttentionSpec::new(1, 1, 1)
     };
     let mut noise = Noise(3);
     let q = attention_matrix::<f32>(&mut noise, 20, 12);

@@ -4,7 +4,7 @@ use super::Exit;
 use super::survey::{CheckpointArgs, Survey, survey};
 use crate::Problem;
 use crate::checkpoint::Source;
-use crate::model::plan::{Linear, Mixer, Plan};
+use crate::model::plan::{FeedForward, Linear, Mixer, Plan};
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::oracle::output::to_standard_output;
 use anyhow::Result;
@@ -188,8 +188,7 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     row(
         "attention",
         per_layer(plan, |layer| {
-            let Mixer::Attention(a) = &layer.mixer;
-            let s = &a.spec;
+            let Some(s) = layer.mixer.attention_spec() else { return "none".to_owned() };
             format!(
                 "{}, {}, head_dim {}, scale {}",
                 counted(s.num_attention_heads, "head"),
@@ -202,21 +201,21 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     row(
         "sliding_window",
         per_layer(plan, |layer| {
-            let Mixer::Attention(a) = &layer.mixer;
-            a.spec.sliding_window.map_or("none".to_owned(), |w| w.to_string())
+            let spec = layer.mixer.attention_spec();
+            spec.and_then(|s| s.sliding_window).map_or("none".to_owned(), |w| w.to_string())
         }),
     );
     row(
         "rope",
         per_layer(plan, |layer| {
-            let Mixer::Attention(a) = &layer.mixer;
-            rope(&plan.ropes[a.rope])
+            let Mixer::Attention(a) = &layer.mixer else { return "none".to_owned() };
+            a.rope.map_or("none".to_owned(), |r| rope(&plan.ropes[r]))
         }),
     );
     row(
         "q/k norm",
         per_layer(plan, |layer| {
-            let Mixer::Attention(a) = &layer.mixer;
+            let Mixer::Attention(a) = &layer.mixer else { return "none".to_owned() };
             a.qk_norm.as_ref().map_or("none".to_owned(), |n| {
                 let order = if n.after_rope { "after" } else { "before" };
                 format!("RMSNorm per head {order} RoPE, eps {}", number(n.q.eps))
@@ -226,24 +225,26 @@ fn plan_rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     row(
         "mlp",
         per_layer(plan, |layer| {
-            let (inner, _) = layer.mlp.gate.weight.rows_and_cols();
-            format!("gated, intermediate_size {inner}, hidden_act {}", layer.mlp.activation.name())
+            let Some(FeedForward::Dense(mlp)) = &layer.mlp else { return "none".to_owned() };
+            format!("gated, intermediate_size {}, hidden_act {}", mlp.up.outputs(), mlp.activation.name())
         }),
     );
     row(
         "bias",
         per_layer(plan, |layer| {
-            let Mixer::Attention(a) = &layer.mixer;
+            let (Mixer::Attention(a), Some(FeedForward::Dense(mlp))) = (&layer.mixer, &layer.mlp) else {
+                return "none".to_owned();
+            };
             let parts = [
-                ("q", &a.q),
-                ("k", &a.k),
-                ("v", &a.v),
-                ("o", &a.o),
-                ("gate", &layer.mlp.gate),
-                ("up", &layer.mlp.up),
-                ("down", &layer.mlp.down),
+                ("q", Some(&a.q)),
+                ("k", a.k.as_ref()),
+                ("v", a.v.as_ref()),
+                ("o", Some(&a.o)),
+                ("gate", mlp.gate.as_ref()),
+                ("up", Some(&mlp.up)),
+                ("down", Some(&mlp.down)),
             ];
-            let biased = |(_, linear): &(&str, &Linear)| linear.bias.is_some();
+            let biased = |(_, linear): &(&str, Option<&Linear>)| linear.is_some_and(|l| l.bias.is_some());
             let names: Vec<&str> = parts.into_iter().filter(biased).map(|(name, _)| name).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         }),

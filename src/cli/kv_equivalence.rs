@@ -14,7 +14,6 @@ use crate::exec::reference::{self, Reference};
 use crate::exec::state::CacheFormat;
 use crate::exec::{Kernels, SessionOptions};
 use crate::model::Plan;
-use crate::model::plan::Mixer;
 use crate::oracle::output::to_standard_output;
 use crate::oracle::power::HONEST_MULTIPLE;
 use crate::oracle::printable::short;
@@ -253,10 +252,10 @@ fn lost(plain: &dyn Engine, cached: &dyn Engine, prompt: &Prompt<'_>) -> Result<
 
 fn layer_kinds(plan: &Plan) -> Vec<String> {
     let kinds = plan.layers.iter().map(|layer| {
-        let Mixer::Attention(attention) = &layer.mixer;
-        match attention.spec.sliding_window {
-            Some(window) => format!("attention, window {window}"),
-            None => "attention".to_owned(),
+        let window = layer.mixer.attention_spec().and_then(|spec| spec.sliding_window);
+        match window {
+            Some(window) => format!("{}, window {window}", layer.mixer.name()),
+            None => layer.mixer.name().to_owned(),
         }
     });
     kinds.collect()

@@ -1,6 +1,6 @@
 //! What a prompt cannot show, whatever an engine does.
 
-use crate::model::plan::{Mixer, Plan};
+use crate::model::Plan;
 use crate::ops::rope::RopeScaling;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -21,11 +21,7 @@ impl std::fmt::Display for BlindSpot {
 
 /// The sliding windows of a plan's layers.
 pub fn windows(plan: &Plan) -> BTreeSet<usize> {
-    let windows = plan.layers.iter().filter_map(|layer| {
-        let Mixer::Attention(attention) = &layer.mixer;
-        attention.spec.sliding_window
-    });
-    windows.collect()
+    plan.layers.iter().filter_map(|layer| layer.mixer.attention_spec()?.sliding_window).collect()
 }
 
 /// What this prompt cannot see of this plan: a fault there changes no bit of it, or next to none.

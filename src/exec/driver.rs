@@ -5,17 +5,19 @@ use super::observer::{Observer, Stage};
 use super::state::{LayerState, Session};
 use super::weights::Weights;
 use crate::checkpoint::Source;
-use crate::model::plan::{Attention, Linear, Mixer, Mlp, Plan, QkNorm, RmsNorm};
+use crate::model::plan::{Attention, FeedForward, Linear, Mixer, Mlp, Norm, Plan, QkNorm};
 use crate::ops::level::elementwise;
 use crate::ops::rope::RopeTable;
 use crate::ops::{Float, Matrix, norm::rms_norm};
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of weights that are read at once: enough for a disk, few enough to stay in a processor's last cache.
 pub const PIECE_BYTES: usize = 4 << 20;
+
+const LATER: &str = "not yet";
 
 /// Runs a plan on a source's weights.
 #[derive(Clone, Copy)]
@@ -133,17 +135,19 @@ impl<F: Float> Pass<'_, '_, F> {
         let layer = &self.plan.layers[self.layer];
         let mut see = Seer { observer, layer: self.layer };
 
-        let x = self.compute.norm(&self.hidden, &layer.mixer_norm)?;
+        let x = self.compute.norm(&self.hidden, layer.mixer_norm.as_ref().context(LATER)?)?;
         see.at("mixer.in", &x);
         let mixed = match &layer.mixer {
             Mixer::Attention(attention) => self.attention(&x, attention, &mut see)?,
+            _ => bail!(LATER),
         };
         see.at("mixer.out", &mixed);
         add(&mut self.hidden, &mixed);
 
-        let x = self.compute.norm(&self.hidden, &layer.mlp_norm)?;
+        let x = self.compute.norm(&self.hidden, layer.mlp_norm.as_ref().context(LATER)?)?;
         see.at("mlp.in", &x);
-        let mlp = self.compute.mlp(&x, &layer.mlp, &mut see)?;
+        let Some(FeedForward::Dense(mlp)) = &layer.mlp else { bail!(LATER) };
+        let mlp = self.compute.mlp(&x, mlp, &mut see)?;
         add(&mut self.hidden, &mlp);
         see.at("out", &self.hidden);
         self.layer += 1;
@@ -153,8 +157,8 @@ impl<F: Float> Pass<'_, '_, F> {
     fn attention(&mut self, x: &Matrix<F>, attention: &Attention, see: &mut Seer<'_, F>) -> Result<Matrix<F>> {
         let Self { compute, segments, layer, .. } = self;
         let mut q = compute.linear(x, &attention.q)?;
-        let mut k = compute.linear(x, &attention.k)?;
-        let v = compute.linear(x, &attention.v)?;
+        let mut k = compute.linear(x, attention.k.as_ref().context(LATER)?)?;
+        let v = compute.linear(x, attention.v.as_ref().context(LATER)?)?;
         see.at("mixer.q", &q);
         see.at("mixer.k", &k);
         see.at("mixer.v", &v);
@@ -164,7 +168,7 @@ impl<F: Float> Pass<'_, '_, F> {
             compute.qk_norm(&mut q, &mut k, norms, see)?;
         }
         for segment in segments.iter() {
-            let rope = &segment.ropes[attention.rope];
+            let rope = &segment.ropes[attention.rope.context(LATER)?];
             for rows in [&mut q, &mut k] {
                 let rows = rows.par_iter_rows_mut().skip(segment.rows.start).take(segment.rows.len());
                 rows.enumerate().for_each(|(t, row)| {
@@ -246,15 +250,15 @@ impl<F: Float> Compute<'_, F> {
         Ok(out)
     }
 
-    fn norm(&mut self, x: &Matrix<F>, norm: &RmsNorm) -> Result<Matrix<F>> {
+    fn norm(&mut self, x: &Matrix<F>, norm: &Norm) -> Result<Matrix<F>> {
         let mut out = x.clone();
         self.norm_heads(&mut out, norm)?;
         Ok(out)
     }
 
     /// Normalises each group of as many columns as the norm has weights: a whole row, or each head of it.
-    fn norm_heads(&mut self, x: &mut Matrix<F>, norm: &RmsNorm) -> Result<()> {
-        let weights = self.weights.vector::<F>(&norm.weight)?;
+    fn norm_heads(&mut self, x: &mut Matrix<F>, norm: &Norm) -> Result<()> {
+        let weights = self.weights.vector::<F>(norm.weight.as_ref().context(LATER)?)?;
         let eps = F::from_f64(norm.eps);
         x.par_iter_rows_mut().for_each(|row| {
             for group in row.chunks_exact_mut(weights.len()) {
@@ -267,14 +271,14 @@ impl<F: Float> Compute<'_, F> {
     /// Normalises queries and keys, each head by itself.
     fn qk_norm(&mut self, q: &mut Matrix<F>, k: &mut Matrix<F>, norms: &QkNorm, see: &mut Seer<'_, F>) -> Result<()> {
         self.norm_heads(q, &norms.q)?;
-        self.norm_heads(k, &norms.k)?;
+        self.norm_heads(k, norms.k.as_ref().context(LATER)?)?;
         see.at("mixer.q_norm", q);
         see.at("mixer.k_norm", k);
         Ok(())
     }
 
     fn mlp(&mut self, x: &Matrix<F>, mlp: &Mlp, see: &mut Seer<'_, F>) -> Result<Matrix<F>> {
-        let mut gate = self.linear(x, &mlp.gate)?;
+        let mut gate = self.linear(x, mlp.gate.as_ref().context(LATER)?)?;
         see.at("mlp.gate", &gate);
         let up = self.linear(x, &mlp.up)?;
         see.at("mlp.up", &up);

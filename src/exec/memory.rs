@@ -3,7 +3,7 @@
 use super::driver::PIECE_BYTES;
 use super::weights::AHEAD;
 use crate::checkpoint::Source;
-use crate::model::plan::{Mixer, Plan, Weight};
+use crate::model::plan::{FeedForward, Plan, Weight};
 
 /// What a pass is made of, as far as memory depends on it.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +34,7 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     let hidden = plan.hidden_size as u64;
     for layer in &plan.layers {
         layer.each_weight(&mut weigh);
-        let Mixer::Attention(a) = &layer.mixer;
-        let spec = &a.spec;
+        let Some(spec) = layer.mixer.attention_spec() else { continue };
         let q = (spec.num_attention_heads * spec.head_dim) as u64;
         let kv = (spec.num_key_value_heads * spec.head_dim) as u64;
         // q, its rotated copy, the result twice (by task and as rows), k and v with their copies, the packed input.
@@ -43,7 +42,8 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
         // Keys and values of one head in panels, the scores of a block of queries.
         scratch = scratch.max(longest * (2 * spec.head_dim as u64 + 64) * load.threads as u64);
         cache += total * 2 * kv;
-        let (inner, _) = layer.mlp.gate.weight.rows_and_cols();
+        let Some(FeedForward::Dense(dense)) = &layer.mlp else { continue };
+        let inner = dense.up.outputs();
         // gate and up, a packed input, and one piece's sums.
         mlp = mlp.max(total * (3 * hidden + 4 * inner as u64));
     }

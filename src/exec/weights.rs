@@ -167,7 +167,7 @@ fn schedule(source: &Arc<dyn Source>, plan: &Plan, pieces: Pieces) -> VecDeque<P
     for layer in &plan.layers {
         layer.each_weight(&mut add);
     }
-    add(&plan.norm.weight);
+    plan.each_weight_after_layers(&mut add);
     plan.head.linear.each_weight(&mut add);
     schedule
 }

@@ -3,7 +3,7 @@
 use super::contract::{Contract, tensor_name};
 use super::keys::{Keys, Reported, key_name, shown};
 use super::pack::{Field, Inert, Pack};
-use super::plan::{Attention, Head, Layer, Linear, Mixer, Mlp, Plan, QkNorm, RmsNorm};
+use super::plan::{Attention, FeedForward, Head, Layer, Linear, Mixer, Mlp, Norm, NormKind, Plan, QkNorm};
 use super::schema::{self, number};
 use super::{rope, rules};
 use crate::checkpoint::{Config, Source, TensorInfo, same::first_difference};
@@ -440,21 +440,46 @@ impl Hyper {
             hidden_size: self.hidden_size,
             max_position_embeddings: self.max_position_embeddings,
             ropes: vec![self.rope],
-            head: Head { linear: Linear { weight, bias: None }, tied: self.tied },
+            head: Head {
+                linear: Linear { weight, bias: None },
+                tied: self.tied,
+                logit_scale: 1.0,
+                logits_scaling: 1.0,
+                final_logit_softcapping: None,
+            },
             embed,
+            embed_scale: 1.0,
+            position_embed: None,
+            per_layer_inputs: None,
+            altup: None,
             layers,
-            norm: RmsNorm { weight: norm, eps: self.norm_eps },
+            norm: Norm {
+                weight: Some(norm),
+                further: vec![],
+                bias: None,
+                eps: self.norm_eps,
+                kind: NormKind::Rms,
+                plus_one: false,
+                size: self.hidden_size,
+            },
         }
     }
 
     fn layer(&self, contract: &mut Contract<'_>, i: usize) -> Layer {
         let (hidden, inner, dim) = (self.hidden_size, self.intermediate_size, self.head_dim);
         let (q, kv) = (self.num_attention_heads * dim, self.num_key_value_heads * dim);
-        let mut norm =
-            |role: &str, size: usize| RmsNorm { weight: contract.layer(i, role, &[size]), eps: self.norm_eps };
+        let mut norm = |role: &str, size: usize| Norm {
+            weight: Some(contract.layer(i, role, &[size])),
+            further: vec![],
+            bias: None,
+            eps: self.norm_eps,
+            kind: NormKind::Rms,
+            plus_one: false,
+            size,
+        };
         let (mixer_norm, mlp_norm) = (norm("mixer_norm", hidden), norm("mlp_norm", hidden));
         let qk_norm =
-            self.qk_norm.then(|| QkNorm { q: norm("q_norm", dim), k: norm("k_norm", dim), after_rope: false });
+            self.qk_norm.then(|| QkNorm { q: norm("q_norm", dim), k: Some(norm("k_norm", dim)), after_rope: false });
         let mut linear = |role: &str, shape: [usize; 2], bias: bool| Linear {
             weight: contract.layer(i, role, &shape),
             bias: bias.then(|| contract.layer(i, &format!("{role}_bias"), &shape[..1])),
@@ -466,20 +491,43 @@ impl Hyper {
                 head_dim: dim,
                 scale: 1.0 / (dim as f64).sqrt(),
                 sliding_window: self.windows[i],
+                ..AttentionSpec::new(1, 1, dim)
             },
-            rope: 0,
+            rope: Some(0),
             q: linear("q", [q, hidden], self.qkv_bias),
-            k: linear("k", [kv, hidden], self.qkv_bias),
-            v: linear("v", [kv, hidden], self.qkv_bias),
+            k: Some(linear("k", [kv, hidden], self.qkv_bias)),
+            v: Some(linear("v", [kv, hidden], self.qkv_bias)),
             o: linear("o", [hidden, q], self.o_bias),
             qk_norm,
+            v_norm: None,
+            kv_layer: None,
+            gate: None,
+            sinks: None,
+            clip: None,
+            temperature: None,
+            sub_norm: None,
         };
         let mlp = Mlp {
             activation: self.activation,
-            gate: linear("gate", [inner, hidden], self.mlp_bias),
+            gate: Some(linear("gate", [inner, hidden], self.mlp_bias)),
             up: linear("up", [inner, hidden], self.mlp_bias),
             down: linear("down", [hidden, inner], self.mlp_bias),
+            clamp: None,
+            sparsity: None,
+            sub_norm: None,
         };
-        Layer { mixer_norm, mixer: Mixer::Attention(attention), mlp_norm, mlp }
+        Layer {
+            mixer_norm: Some(mixer_norm),
+            mixer: Mixer::Attention(attention),
+            mixer_post_norm: None,
+            mlp_norm: Some(mlp_norm),
+            mlp: Some(FeedForward::Dense(mlp)),
+            mlp_post_norm: None,
+            parallel: false,
+            residual_multiplier: 1.0,
+            altup: None,
+            per_layer_input: None,
+            scalar: None,
+        }
     }
 }

@@ -42,7 +42,7 @@ impl<'a> Contract<'a> {
             None => {
                 let message = format!("the pack names no tensor for {role}, which this config makes necessary");
                 self.problems.push(Problem::new("pack", format!("{}, layer {layer}", self.folder), message));
-                Weight { name: role.to_owned(), shape: shape.to_vec() }
+                Weight::whole(role.to_owned(), shape)
             }
         }
     }
@@ -58,7 +58,7 @@ impl<'a> Contract<'a> {
             }
         }
         self.used.insert(name.clone());
-        Weight { name, shape: shape.to_vec() }
+        Weight::whole(name, shape)
     }
 
     pub fn has(&self, name: &str) -> bool {

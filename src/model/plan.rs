@@ -1,4 +1,6 @@
 //! A plan: what a checkpoint computes, family-neutral and with every number resolved.
+//!
+//! What most models don't have is left out of the JSON (and so of its digest) where a plan doesn't have it.
 
 use crate::digest::sha256_hex;
 use crate::ops::Activation;
@@ -16,24 +18,70 @@ pub struct Plan {
     pub ropes: Vec<Rope>,
     /// `[vocab_size, hidden_size]`
     pub embed: Weight,
+    /// What the embedding's rows are multiplied by (Gemma's `sqrt(hidden_size)`, Granite's `embedding_multiplier`).
+    #[serde(skip_serializing_if = "is_one")]
+    pub embed_scale: f64,
+    /// Learned positions, `[max_position_embeddings, hidden_size]`, added to the embedding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position_embed: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_layer_inputs: Option<PerLayerInputs>,
+    /// Several copies of the hidden state (Gemma 3n).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub altup: Option<AltUpEnds>,
     pub layers: Vec<Layer>,
     /// Before the head.
-    pub norm: RmsNorm,
+    pub norm: Norm,
     pub head: Head,
 }
 
-/// A stored tensor, under the name that it has in the checkpoint.
+/// A part of a model's weights: a stored tensor under the name that it has in the checkpoint, or a part of one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Weight {
     pub name: String,
+    /// As the plan uses it: `[out, in]`, or `[n]`.
     pub shape: Vec<usize>,
+    /// Where it lies in the stored tensor, if it isn't the whole of it as it stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Box<Part>>,
+}
+
+/// Where a weight `[out, in]` (or `[out]`) lies in a stored tensor.
+///
+/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (a vector is
+/// one column per element here: `[n, 1]`). Output `o` of the weight is entry
+/// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
+/// `i` is the stored row `base + i`. Else `base` is added to the row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Part {
+    /// The stored tensor's shape.
+    pub stored: Vec<usize>,
+    /// The first stored row of an expert, in a tensor that holds several.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub base: usize,
+    pub first: usize,
+    pub block: usize,
+    pub stride: usize,
+    /// Stored as `[in, out]`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub transposed: bool,
 }
 
 impl Weight {
+    /// A whole stored tensor.
+    pub fn whole(name: String, shape: &[usize]) -> Self {
+        Self { name, shape: shape.to_vec(), part: None }
+    }
+
     /// A matrix's `[rows, cols]`; a vector is one row.
     pub fn rows_and_cols(&self) -> (usize, usize) {
         let cols = self.shape.last().copied().unwrap_or(1);
         (self.shape.iter().product::<usize>() / cols, cols)
+    }
+
+    /// The shape of the stored tensor.
+    pub fn stored_shape(&self) -> &[usize] {
+        self.part.as_ref().map_or(&self.shape, |part| &part.stored)
     }
 }
 
@@ -53,69 +101,483 @@ impl Linear {
             f(bias);
         }
     }
+
+    /// Number of outputs.
+    pub fn outputs(&self) -> usize {
+        self.weight.rows_and_cols().0
+    }
 }
 
+/// A normalisation of a row, or of each group of `size` columns of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RmsNorm {
-    pub weight: Weight,
+pub struct Norm {
+    /// `[size]`, or as many as a row has columns: then each group has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Weight>,
+    /// The other groups' weights, where they are tensors of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub further: Vec<Weight>,
+    /// As the weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias: Option<Weight>,
     pub eps: f64,
+    #[serde(skip_serializing_if = "NormKind::is_rms")]
+    pub kind: NormKind,
+    /// The weight is stored as its difference from one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub plus_one: bool,
+    /// Columns that are normalised together; the others' sizes say it as well.
+    #[serde(skip)]
+    pub size: usize,
 }
 
-/// A pre-norm residual block: `x += mixer(norm(x))`, then `x += mlp(norm(x))`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// RMSNorm (Zhang and Sennrich 2019).
+    Rms,
+    /// LayerNorm (Ba, Kiros and Hinton 2016).
+    Layer,
+}
+
+impl NormKind {
+    fn is_rms(&self) -> bool {
+        *self == NormKind::Rms
+    }
+}
+
+impl Norm {
+    /// Calls `f` with every weight in the order in which a pass reads them.
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        self.weight.iter().chain(&self.further).chain(&self.bias).for_each(f);
+    }
+}
+
+/// A residual block: `x += mixer(norm(x))`, then `x += mlp(norm(x))`, each norm being optional and the branches'
+/// results being normalised where there are post norms.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Layer {
-    pub mixer_norm: RmsNorm,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixer_norm: Option<Norm>,
     pub mixer: Mixer,
-    pub mlp_norm: RmsNorm,
-    pub mlp: Mlp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixer_post_norm: Option<Norm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_norm: Option<Norm>,
+    /// Absent in a model of mixers alone (Mamba-2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp: Option<FeedForward>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_post_norm: Option<Norm>,
+    /// Both branches see the same `x`: `x += mixer(norm(x)) + mlp(norm'(x))`; without an `mlp_norm` they share the
+    /// mixer's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub parallel: bool,
+    /// Factor of both branches (Granite's `residual_multiplier`).
+    #[serde(skip_serializing_if = "is_one")]
+    pub residual_multiplier: f64,
+    /// Gemma 3n's several hidden states.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub altup: Option<Box<AltUp>>,
+    /// Gemma 3n and 4: after the MLP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_layer_input: Option<PerLayerInput>,
+    /// `[1]`: the layer's result is multiplied by it (Gemma 4's `layer_scalar`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scalar: Option<Weight>,
 }
 
 /// Where tokens meet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Mixer {
     Attention(Attention),
+    LatentAttention(LatentAttention),
+    ShortConv(ShortConv),
+    Mamba2(Mamba2),
+    GatedDelta(GatedDelta),
 }
 
-/// Grouped-query attention with rotary positions.
+impl Mixer {
+    /// For messages and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Mixer::Attention(_) => "attention",
+            Mixer::LatentAttention(_) => "latent attention",
+            Mixer::ShortConv(_) => "short convolution",
+            Mixer::Mamba2(_) => "Mamba-2",
+            Mixer::GatedDelta(_) => "gated delta rule",
+        }
+    }
+
+    /// What attention computes, where this is a kind of it.
+    pub fn attention_spec(&self) -> Option<&AttentionSpec> {
+        match self {
+            Mixer::Attention(a) => Some(&a.spec),
+            Mixer::LatentAttention(a) => Some(&a.spec),
+            Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) => None,
+        }
+    }
+}
+
+/// Grouped-query attention.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Attention {
     #[serde(flatten)]
     pub spec: AttentionSpec,
-    /// Index into [`Plan::ropes`].
-    pub rope: usize,
+    /// Index into [`Plan::ropes`]; the first `dim` columns of a head are rotated. Absent where positions play no part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope: Option<usize>,
     /// `[num_attention_heads * head_dim, hidden_size]`
     pub q: Linear,
-    /// `[num_key_value_heads * head_dim, hidden_size]`
-    pub k: Linear,
-    /// `[num_key_value_heads * head_dim, hidden_size]`
-    pub v: Linear,
+    /// `[num_key_value_heads * head_dim, hidden_size]`; absent where [`Attention::kv_layer`] is present.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub k: Option<Linear>,
+    /// `[num_key_value_heads * head_dim, hidden_size]`; where only it is absent, the projected key (before its norm and
+    /// RoPE) is the value as well (Gemma 4's `attention_k_eq_v`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v: Option<Linear>,
     /// `[hidden_size, num_attention_heads * head_dim]`
     pub o: Linear,
-    /// On each head by itself (`[head_dim]`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qk_norm: Option<QkNorm>,
+    /// Of each value head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v_norm: Option<Norm>,
+    /// The layer whose keys and values this one reads (`num_kv_shared_layers`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_layer: Option<usize>,
+    /// `[num_attention_heads * head_dim, hidden_size]`: the heads' results are multiplied by its sigmoid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Linear>,
+    /// `[num_attention_heads]`: a score without a value in each head's softmax.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sinks: Option<Weight>,
+    /// Queries, keys and values are cut to -clip ..= clip (OLMoE's `clip_qkv`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<Temperature>,
+    /// Between the heads' results and `o` (BitNet's `attn_sub_norm`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sub_norm: Option<Norm>,
 }
 
+/// Queries grow with their position: `q *= 1 + beta * ln(floor((position + offset) / floor_scale) + 1)`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Temperature {
+    /// `attn_scale` (Llama 4), `llama_4_scaling_beta` (Ministral 3, Mistral 4).
+    pub beta: f64,
+    /// `floor_scale`, `original_max_position_embeddings`.
+    pub floor_scale: f64,
+    /// 1 in Llama 4, else 0.
+    pub offset: f64,
+}
+
+/// On each head by itself (`[head_dim]`), or on all of them together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QkNorm {
-    pub q: RmsNorm,
-    pub k: RmsNorm,
+    pub q: Norm,
+    /// Absent where keys come from another layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub k: Option<Norm>,
     /// After RoPE instead of before it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub after_rope: bool,
 }
 
-/// `down(activation(gate(x)) * up(x))`
+/// Multi-head latent attention (DeepSeek-V2, 2024): keys and values come out of one small vector per token.
+///
+/// Each head's query and key are `[qk_nope_head_dim | qk_rope_head_dim]`; the second part of the keys is the same for
+/// all heads. `spec.head_dim` is their sum, `spec.v_head_dim` the values'.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LatentAttention {
+    #[serde(flatten)]
+    pub spec: AttentionSpec,
+    /// For the second part; absent in Kimi Linear, where it is not rotated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope: Option<usize>,
+    pub qk_nope_head_dim: usize,
+    pub qk_rope_head_dim: usize,
+    /// `[q_lora_rank, hidden_size]` and its norm, before `q`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub q_a: Option<(Linear, Norm)>,
+    /// `[num_attention_heads * head_dim, hidden_size or q_lora_rank]`
+    pub q: Linear,
+    /// `[kv_lora_rank + qk_rope_head_dim, hidden_size]`
+    pub kv_a: Linear,
+    /// `[kv_lora_rank]`, on that part of `kv_a`'s result.
+    pub kv_a_norm: Norm,
+    /// `[num_attention_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank]`, head by head key, then value.
+    pub kv_b: Linear,
+    /// `[hidden_size, num_attention_heads * v_head_dim]`
+    pub o: Linear,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<Temperature>,
+}
+
+/// A depthwise convolution over the last `kernel` tokens: `y[t][c] = sum_j w[c][j] * x[t - kernel + 1 + j][c] (+ bias)`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CausalConv {
+    /// `[channels, kernel]`
+    pub weight: Weight,
+    /// `[channels]`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation: Option<Activation>,
+}
+
+impl CausalConv {
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        f(&self.weight);
+        self.bias.iter().for_each(f);
+    }
+}
+
+/// LFM2's gated short convolution: `out(c(x) * conv(b(x) * x(x)))`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShortConv {
+    /// `[hidden_size, hidden_size]` each.
+    pub b: Linear,
+    pub c: Linear,
+    pub x: Linear,
+    pub conv: CausalConv,
+    pub out: Linear,
+}
+
+/// Mamba-2 (Dao and Gu 2024), as a recurrence over tokens.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Mamba2 {
+    pub num_heads: usize,
+    pub head_dim: usize,
+    /// Heads of one group share `B` and `C`.
+    pub n_groups: usize,
+    pub state_size: usize,
+    /// The step's bounds after softplus (`time_step_limit`).
+    pub time_step_limit: (f64, f64),
+    /// `[num_heads * head_dim, hidden_size]`
+    pub z: Linear,
+    /// `[num_heads * head_dim + 2 * n_groups * state_size, hidden_size]`: x, B and C, which go through `conv`.
+    pub xbc: Linear,
+    /// `[num_heads, hidden_size]`
+    pub dt: Linear,
+    pub conv: CausalConv,
+    /// `[num_heads]` each.
+    pub dt_bias: Weight,
+    pub a_log: Weight,
+    pub d: Weight,
+    /// RMSNorm of `y * silu(z)`, in groups of its `size`.
+    pub norm: Norm,
+    /// `[hidden_size, num_heads * head_dim]`
+    pub out: Linear,
+}
+
+/// The gated delta rule (Yang, Kautz and Hatamizadeh 2024) and Kimi delta attention, which decays each key channel by
+/// itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GatedDelta {
+    /// Value head h reads key head `h / (num_v_heads / num_k_heads)`.
+    pub num_k_heads: usize,
+    pub num_v_heads: usize,
+    pub head_k_dim: usize,
+    pub head_v_dim: usize,
+    /// `[num_k_heads * head_k_dim, hidden_size]`
+    pub q: Linear,
+    pub k: Linear,
+    /// `[num_v_heads * head_v_dim, hidden_size]`
+    pub v: Linear,
+    /// Over q, k and v side by side: one convolution, or one for each.
+    pub conv: Vec<CausalConv>,
+    /// `[num_v_heads, hidden_size]`: the step's weight, through a sigmoid.
+    pub beta: Linear,
+    /// One after the other; the last gives `[num_v_heads]` or, channel by channel, `[num_v_heads * head_k_dim]`.
+    pub decay: Vec<Linear>,
+    /// As many as the decay has.
+    pub dt_bias: Weight,
+    /// `[num_v_heads]`
+    pub a_log: Weight,
+    /// The gate of the result, `[num_v_heads * head_v_dim]`, one after the other.
+    pub gate: Vec<Linear>,
+    /// Of the gate: SiLU, or the sigmoid.
+    pub gate_activation: Activation,
+    /// Of each value head, before the gate.
+    pub norm: Norm,
+    /// `[hidden_size, num_v_heads * head_v_dim]`
+    pub out: Linear,
+}
+
+/// What follows the mixer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum FeedForward {
+    Dense(Mlp),
+    Moe(Box<Moe>),
+}
+
+/// `down(activation(gate(x)) * up(x))`, or without a gate `down(activation(up(x)))`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Mlp {
     pub activation: Activation,
     /// `[intermediate_size, hidden_size]`
-    pub gate: Linear,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Linear>,
     /// `[intermediate_size, hidden_size]`
     pub up: Linear,
     /// `[hidden_size, intermediate_size]`
     pub down: Linear,
+    /// gpt-oss' gate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clamp: Option<Clamp>,
+    /// Gemma 3n: of the gate's values only what exceeds their mean by so many standard deviations passes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparsity: Option<f64>,
+    /// Before `down` (BitNet's `ffn_sub_norm`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sub_norm: Option<Norm>,
+}
+
+/// `g = min(gate, limit)`, `u = clamp(up, -limit, limit)`, `(u + 1) * (g * sigmoid(alpha * g))`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Clamp {
+    pub alpha: f64,
+    pub limit: f64,
+}
+
+/// A mixture of experts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Moe {
+    pub router: Router,
+    /// All alike but for their weights.
+    pub experts: Vec<Mlp>,
+    /// Seen by every token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Mlp>,
+    /// `[1, hidden_size]`: the shared expert's result is multiplied by its sigmoid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_gate: Option<Linear>,
+    /// Gemma 4: norms of what the experts see and of both results. The experts and the router then see the hidden state
+    /// before `mlp_norm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norms: Option<MoeNorms>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MoeNorms {
+    pub experts_in: Norm,
+    pub experts_out: Norm,
+    pub shared_out: Norm,
+}
+
+/// Which experts a token goes to, and with which weights.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Router {
+    /// `[experts, hidden_size]`
+    pub linear: Linear,
+    /// Gemma 4: of what the router sees, with `scale` as its weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm: Option<Norm>,
+    /// Of what the router sees, after the norm.
+    #[serde(skip_serializing_if = "is_one")]
+    pub input_scale: f64,
+    pub scoring: Scoring,
+    pub num_experts_per_tok: usize,
+    /// `[experts]`, added to the scores for the choice alone (`e_score_correction_bias`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selection_bias: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Groups>,
+    /// The chosen scores are divided by their sum.
+    pub norm_topk_prob: bool,
+    /// Added to that sum.
+    #[serde(skip_serializing_if = "is_zero_float")]
+    pub norm_topk_eps: f64,
+    /// Factor of the weights.
+    #[serde(skip_serializing_if = "is_one")]
+    pub routed_scaling_factor: f64,
+    /// `[experts]`: factor of each expert's weight (Gemma 4's `per_expert_scale`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expert_scale: Option<Weight>,
+    /// The weight multiplies what the expert sees, not its result (Llama 4).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub weights_input: bool,
+}
+
+/// From router logits to scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// Over all experts, before the choice.
+    Softmax,
+    /// Over the chosen experts.
+    SoftmaxOfChosen,
+    Sigmoid,
+}
+
+/// Only the experts of the best groups can be chosen.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Groups {
+    pub n_group: usize,
+    pub topk_group: usize,
+    /// A group's score is the sum of its best two experts', else that of its best.
+    pub sum_of_two: bool,
+}
+
+/// Gemma 3n and 4: a second embedding with a part for every layer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PerLayerInputs {
+    /// Columns per layer (`hidden_size_per_layer_input`).
+    pub dim: usize,
+    /// `[vocab_size_per_layer_input, layers * dim]`; a token beyond it takes row 0.
+    pub embed: Weight,
+    pub embed_scale: f64,
+    /// `[layers * dim, hidden_size]`, of the embedding.
+    pub projection: Linear,
+    pub projection_scale: f64,
+    /// On each layer's part of the projection.
+    pub norm: Norm,
+    /// Of the sum of both.
+    pub scale: f64,
+}
+
+/// What a layer does with its part: `x += norm(projection(activation(gate(x)) * part))`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PerLayerInput {
+    pub activation: Activation,
+    /// `[dim, hidden_size]`
+    pub gate: Linear,
+    /// `[hidden_size, dim]`
+    pub projection: Linear,
+    pub norm: Norm,
+}
+
+/// AltUp (Baykal et al. 2023) at both ends of the model: `[hidden_size, hidden_size]` for every copy but the first.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AltUpEnds {
+    pub active: usize,
+    pub projections: Vec<Linear>,
+    pub unembed_projections: Vec<Linear>,
+}
+
+/// AltUp and Laurel in a layer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AltUp {
+    /// Of what the router sees.
+    pub router_norm: Norm,
+    pub router_scale: f64,
+    /// `[inputs, hidden_size]`
+    pub router: Linear,
+    /// `[inputs * inputs, inputs]`
+    pub prediction: Linear,
+    /// `[inputs, inputs]`
+    pub correction: Linear,
+    /// `[hidden_size]`: factor of the active copy before the per-layer input (`altup_correct_scale`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_scale: Option<Weight>,
+    /// Laurel: `[laurel_rank, hidden_size]`, `[hidden_size, laurel_rank]`, and the norm after them.
+    pub laurel_left: Linear,
+    pub laurel_right: Linear,
+    pub laurel_norm: Norm,
 }
 
 /// The output projection.
@@ -125,6 +587,27 @@ pub struct Head {
     pub linear: Linear,
     /// The weight is the embedding.
     pub tied: bool,
+    /// Factor of the logits (Cohere's `logit_scale`).
+    #[serde(skip_serializing_if = "is_one")]
+    pub logit_scale: f64,
+    /// Divisor of the logits (Granite's `logits_scaling`).
+    #[serde(skip_serializing_if = "is_one")]
+    pub logits_scaling: f64,
+    /// `cap * tanh(logits / cap)`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_logit_softcapping: Option<f64>,
+}
+
+fn is_one(x: &f64) -> bool {
+    *x == 1.0
+}
+
+fn is_zero_float(x: &f64) -> bool {
+    *x == 0.0
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Plan {
@@ -135,45 +618,180 @@ impl Plan {
         sha256_hex(&json)
     }
 
-    /// Stored elements that the plan uses, a tied head counted once.
+    /// Elements of all weights that the plan uses, a tied head counted once.
     pub fn parameters(&self) -> u64 {
         let mut total = 0u64;
-        let mut add = |w: &Weight| {
+        self.each_weight(&mut |w| {
             // A damaged config may promise more than any file holds.
             let elements = w.shape.iter().fold(1u64, |product, &n| product.saturating_mul(n as u64));
             total = total.saturating_add(elements);
-        };
-        add(&self.embed);
-        add(&self.norm.weight);
-        if !self.head.tied {
-            add(&self.head.linear.weight);
-        }
-        for layer in &self.layers {
-            layer.each_weight(&mut add);
-        }
+        });
         total
+    }
+
+    /// Calls `f` with every weight, a tied head's once, in the order in which a pass reads them.
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        self.each_weight_before_layers(f);
+        for layer in &self.layers {
+            layer.each_weight(f);
+        }
+        self.each_weight_after_layers(f);
+        if !self.head.tied {
+            f(&self.head.linear.weight);
+        }
+        self.head.linear.bias.iter().for_each(f);
+    }
+
+    /// The embeddings, of which a pass reads rows, and what belongs to them.
+    pub fn each_weight_before_layers<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        f(&self.embed);
+        self.position_embed.iter().for_each(&mut *f);
+        if let Some(inputs) = &self.per_layer_inputs {
+            f(&inputs.embed);
+            inputs.projection.each_weight(f);
+            inputs.norm.each_weight(f);
+        }
+        for projection in self.altup.iter().flat_map(|altup| &altup.projections) {
+            projection.each_weight(f);
+        }
+    }
+
+    /// What comes between the layers and the head.
+    pub fn each_weight_after_layers<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        for projection in self.altup.iter().flat_map(|altup| &altup.unembed_projections) {
+            projection.each_weight(f);
+        }
+        self.norm.each_weight(f);
     }
 }
 
 impl Layer {
-    /// Calls `f` with every weight of the layer in the order in which a pass reads them.
+    /// Calls `f` with every weight of the layer in the order in which a pass reads them; experts come last, in the order
+    /// of their index.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
-        f(&self.mixer_norm.weight);
-        match &self.mixer {
-            Mixer::Attention(a) => {
-                for l in [&a.q, &a.k, &a.v] {
-                    l.each_weight(f);
-                }
-                if let Some(norms) = &a.qk_norm {
-                    f(&norms.q.weight);
-                    f(&norms.k.weight);
-                }
-                a.o.each_weight(f);
+        let norm = |norm: &'a Option<Norm>, f: &mut _| norm.iter().for_each(|norm| norm.each_weight(f));
+        if let Some(altup) = &self.altup {
+            altup.router_norm.each_weight(f);
+            for linear in [&altup.router, &altup.prediction] {
+                linear.each_weight(f);
             }
         }
-        f(&self.mlp_norm.weight);
-        for l in [&self.mlp.gate, &self.mlp.up, &self.mlp.down] {
-            l.each_weight(f);
+        norm(&self.mixer_norm, f);
+        if let Some(altup) = &self.altup {
+            altup.laurel_left.each_weight(f);
+            altup.laurel_right.each_weight(f);
+            altup.laurel_norm.each_weight(f);
+        }
+        self.mixer.each_weight(f);
+        norm(&self.mixer_post_norm, f);
+        norm(&self.mlp_norm, f);
+        match &self.mlp {
+            Some(FeedForward::Dense(mlp)) => mlp.each_weight(f),
+            Some(FeedForward::Moe(moe)) => {
+                moe.each_weight_but_experts(f);
+                moe.experts.iter().for_each(|expert| expert.each_weight(f));
+            }
+            None => {}
+        }
+        norm(&self.mlp_post_norm, f);
+        if let Some(altup) = &self.altup {
+            altup.correction.each_weight(f);
+            altup.output_scale.iter().for_each(&mut *f);
+        }
+        if let Some(input) = &self.per_layer_input {
+            input.gate.each_weight(f);
+            input.projection.each_weight(f);
+            input.norm.each_weight(f);
+        }
+        self.scalar.iter().for_each(f);
+    }
+}
+
+impl Mixer {
+    /// Calls `f` with every weight in the order in which a pass reads them.
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        match self {
+            Mixer::Attention(a) => {
+                for l in [Some(&a.q), a.k.as_ref(), a.v.as_ref(), a.gate.as_ref()].into_iter().flatten() {
+                    l.each_weight(f);
+                }
+                for norm in a.qk_norm.iter().flat_map(|norms| std::iter::once(&norms.q).chain(&norms.k)) {
+                    norm.each_weight(f);
+                }
+                a.v_norm.iter().for_each(|norm| norm.each_weight(f));
+                a.sinks.iter().for_each(&mut *f);
+                a.sub_norm.iter().for_each(|norm| norm.each_weight(f));
+                a.o.each_weight(f);
+            }
+            Mixer::LatentAttention(a) => {
+                if let Some((linear, norm)) = &a.q_a {
+                    linear.each_weight(f);
+                    norm.each_weight(f);
+                }
+                a.q.each_weight(f);
+                a.kv_a.each_weight(f);
+                a.kv_a_norm.each_weight(f);
+                a.kv_b.each_weight(f);
+                a.o.each_weight(f);
+            }
+            Mixer::ShortConv(conv) => {
+                for l in [&conv.b, &conv.c, &conv.x] {
+                    l.each_weight(f);
+                }
+                conv.conv.each_weight(f);
+                conv.out.each_weight(f);
+            }
+            Mixer::Mamba2(m) => {
+                for l in [&m.z, &m.xbc, &m.dt] {
+                    l.each_weight(f);
+                }
+                m.conv.each_weight(f);
+                for w in [&m.dt_bias, &m.a_log, &m.d] {
+                    f(w);
+                }
+                m.norm.each_weight(f);
+                m.out.each_weight(f);
+            }
+            Mixer::GatedDelta(d) => {
+                for l in [&d.q, &d.k, &d.v] {
+                    l.each_weight(f);
+                }
+                d.conv.iter().for_each(|conv| conv.each_weight(f));
+                d.beta.each_weight(f);
+                d.decay.iter().for_each(|l| l.each_weight(f));
+                f(&d.dt_bias);
+                f(&d.a_log);
+                d.gate.iter().for_each(|l| l.each_weight(f));
+                d.norm.each_weight(f);
+                d.out.each_weight(f);
+            }
+        }
+    }
+}
+
+impl Mlp {
+    /// Calls `f` with every weight in the order in which a pass reads them.
+    pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        self.gate.iter().for_each(|l| l.each_weight(f));
+        self.up.each_weight(f);
+        self.sub_norm.iter().for_each(|norm| norm.each_weight(f));
+        self.down.each_weight(f);
+    }
+}
+
+impl Moe {
+    /// Calls `f` with every weight that all tokens need, in the order in which a pass reads them: before the experts.
+    pub fn each_weight_but_experts<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
+        self.shared.iter().for_each(|shared| shared.each_weight(f));
+        self.shared_gate.iter().for_each(|l| l.each_weight(f));
+        self.router.norm.iter().for_each(|norm| norm.each_weight(f));
+        self.router.linear.each_weight(f);
+        self.router.selection_bias.iter().for_each(&mut *f);
+        self.router.expert_scale.iter().for_each(&mut *f);
+        if let Some(norms) = &self.norms {
+            norms.shared_out.each_weight(f);
+            norms.experts_in.each_weight(f);
+            norms.experts_out.each_weight(f);
         }
     }
 }

@@ -49,14 +49,8 @@ fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Te
 
 /// Every tensor of the plan, once.
 fn weights(plan: &Plan) -> Vec<&Weight> {
-    let mut weights = vec![&plan.embed];
-    for layer in &plan.layers {
-        layer.each_weight(&mut |w| weights.push(w));
-    }
-    weights.push(&plan.norm.weight);
-    if !plan.head.tied {
-        weights.push(&plan.head.linear.weight);
-    }
+    let mut weights = Vec::new();
+    plan.each_weight(&mut |w| weights.push(w));
     weights
 }
 

@@ -13,17 +13,24 @@ pub enum Activation {
     GeluTanh,
     #[serde(rename = "relu")]
     Relu,
+    /// The square of ReLU (So et al. 2021).
+    #[serde(rename = "relu2")]
+    Relu2,
+    #[serde(rename = "sigmoid")]
+    Sigmoid,
 }
 
 impl Activation {
     /// Every spelling of `hidden_act` that is known.
-    pub const NAMES: [(&'static str, Activation); 6] = [
+    pub const NAMES: [(&'static str, Activation); 8] = [
         ("silu", Activation::Silu),
         ("swish", Activation::Silu),
         ("gelu", Activation::Gelu),
         ("gelu_pytorch_tanh", Activation::GeluTanh),
         ("gelu_new", Activation::GeluTanh),
         ("relu", Activation::Relu),
+        ("relu2", Activation::Relu2),
+        ("sigmoid", Activation::Sigmoid),
     ];
 
     pub fn parse(name: &str) -> Option<Self> {
@@ -51,6 +58,8 @@ impl Activation {
             Activation::Gelu => each(gate, up, gelu),
             Activation::GeluTanh => each(gate, up, gelu_tanh),
             Activation::Relu => each(gate, up, relu),
+            Activation::Relu2 => each(gate, up, relu2),
+            Activation::Sigmoid => each(gate, up, sigmoid),
         }
     }
 }
@@ -78,6 +87,18 @@ pub fn relu<F: Float>(x: F) -> F {
     if x < F::ZERO { F::ZERO } else { x }
 }
 
+/// The square of [`relu`].
+pub fn relu2<F: Float>(x: F) -> F {
+    let x = relu(x);
+    x * x
+}
+
+/// `1 / (1 + exp(-x))`
+#[inline(always)]
+pub fn sigmoid<F: Float>(x: F) -> F {
+    F::ONE / (F::ONE + (-x).exp())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +117,8 @@ mod tests {
             (Activation::Gelu, 0.841_344_746_068_542_9, -0.045_500_263_896_358_42),
             (Activation::GeluTanh, 0.841_191_990_608_306_2, -0.045_402_305_912_224_98),
             (Activation::Relu, 1.0, 0.0),
+            (Activation::Relu2, 1.0, 0.0),
+            (Activation::Sigmoid, 0.731_058_578_630_004_9, 0.119_202_922_022_117_57),
         ] {
             assert!((apply(act, 1.0f64) - at_one).abs() < 1e-12, "{} at 1", act.name());
             assert!((apply(act, -2.0f64) - at_minus_two).abs() < 1e-12, "{} at -2", act.name());

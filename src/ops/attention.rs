@@ -15,13 +15,42 @@ pub struct AttentionSpec {
     pub scale: f64,
     /// A query at slot s sees the slots `s - window + 1 ..= s`; all up to s where absent.
     pub sliding_window: Option<usize>,
+    /// A query at slot s sees no slot before `s / chunk * chunk` (Llama 4's `attention_chunk_size`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_chunk_size: Option<usize>,
+    /// Columns of a value head, where they aren't as many as a key head's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v_head_dim: Option<usize>,
+    /// `cap * tanh(score / cap)` after the scale.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attn_logit_softcapping: Option<f64>,
 }
 
 impl AttentionSpec {
+    /// All slots up to the query's, scores divided by the root of `head_dim`, values as wide as keys.
+    pub fn new(num_attention_heads: usize, num_key_value_heads: usize, head_dim: usize) -> Self {
+        Self {
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+            scale: 1.0 / (head_dim as f64).sqrt(),
+            sliding_window: None,
+            attention_chunk_size: None,
+            v_head_dim: None,
+            attn_logit_softcapping: None,
+        }
+    }
+
     /// The slots that the query at `slot` sees.
     pub fn visible(&self, slot: usize) -> Range<usize> {
-        let first = self.sliding_window.map_or(0, |w| (slot + 1).saturating_sub(w));
-        first..slot + 1
+        let in_window = self.sliding_window.map_or(0, |w| (slot + 1).saturating_sub(w));
+        let in_chunk = self.attention_chunk_size.map_or(0, |chunk| slot / chunk * chunk);
+        in_window.max(in_chunk)..slot + 1
+    }
+
+    /// Columns of a value head.
+    pub fn v_head_dim(&self) -> usize {
+        self.v_head_dim.unwrap_or(self.head_dim)
     }
 }
 
@@ -73,13 +102,7 @@ mod tests {
     use super::*;
 
     fn spec(window: Option<usize>) -> AttentionSpec {
-        AttentionSpec {
-            num_attention_heads: 2,
-            num_key_value_heads: 1,
-            head_dim: 1,
-            scale: 1.0,
-            sliding_window: window,
-        }
+        AttentionSpec { scale: 1.0, sliding_window: window, ..AttentionSpec::new(2, 1, 1) }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Faults that are another plan. Each has the weights' shapes of the true one.
 
-use crate::model::plan::{Attention, Linear, Mixer, Plan, RmsNorm};
+use crate::model::plan::{Attention, FeedForward, Linear, Mixer, Mlp, Norm, Plan};
 use crate::ops::Activation;
 use crate::ops::rope::{Rope, RopeScaling};
 
@@ -8,25 +8,35 @@ type Changed = Result<(), String>;
 
 /// The attention layers, by index.
 pub fn attentions(plan: &Plan) -> impl Iterator<Item = (usize, &Attention)> {
-    plan.layers.iter().enumerate().map(|(i, layer)| {
-        let Mixer::Attention(attention) = &layer.mixer;
-        (i, attention)
+    plan.layers.iter().enumerate().filter_map(|(i, layer)| match &layer.mixer {
+        Mixer::Attention(attention) => Some((i, attention)),
+        _ => None,
     })
 }
 
 fn attentions_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Attention> {
-    plan.layers.iter_mut().map(|layer| {
-        let Mixer::Attention(attention) = &mut layer.mixer;
-        attention
+    plan.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
+        Mixer::Attention(attention) => Some(attention),
+        _ => None,
     })
 }
 
-fn norms_mut(plan: &mut Plan) -> Vec<&mut RmsNorm> {
+fn mlps_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Mlp> {
+    plan.layers.iter_mut().filter_map(|layer| match &mut layer.mlp {
+        Some(FeedForward::Dense(mlp)) => Some(mlp),
+        _ => None,
+    })
+}
+
+fn norms_mut(plan: &mut Plan) -> Vec<&mut Norm> {
     let mut norms = vec![&mut plan.norm];
     for layer in &mut plan.layers {
-        norms.extend([&mut layer.mixer_norm, &mut layer.mlp_norm]);
-        let Mixer::Attention(attention) = &mut layer.mixer;
-        norms.extend(attention.qk_norm.iter_mut().flat_map(|norms| [&mut norms.q, &mut norms.k]));
+        norms.extend(layer.mixer_norm.iter_mut().chain(&mut layer.mlp_norm));
+        if let Mixer::Attention(attention) = &mut layer.mixer {
+            norms.extend(
+                attention.qk_norm.iter_mut().flat_map(|norms| std::iter::once(&mut norms.q).chain(&mut norms.k)),
+            );
+        }
     }
     norms
 }
@@ -110,7 +120,7 @@ pub fn longrope_switch(plan: &mut Plan) -> Changed {
 }
 
 pub fn partial_rotary_ignored(plan: &mut Plan) -> Changed {
-    let heads: Vec<(usize, usize)> = attentions(plan).map(|(_, a)| (a.rope, a.spec.head_dim)).collect();
+    let heads: Vec<(usize, usize)> = attentions(plan).filter_map(|(_, a)| Some((a.rope?, a.spec.head_dim))).collect();
     let mut changed = 0;
     for (rope, head_dim) in heads {
         changed += usize::from(plan.ropes[rope].dim != head_dim);
@@ -190,24 +200,24 @@ pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     if_any(changed, NO_QK_NORM)
 }
 
-fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> &mut Linear, reason: &str) -> Changed {
-    if_any(attentions_mut(plan).filter_map(|a| part(a).bias.take()).count(), reason)
+fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
+    if_any(attentions_mut(plan).filter_map(|a| part(a)?.bias.take()).count(), reason)
 }
 
 pub fn q_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| &mut a.q, "the query projection has no bias")
+    drop_bias(plan, |a| Some(&mut a.q), "the query projection has no bias")
 }
 
 pub fn k_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| &mut a.k, "the key projection has no bias")
+    drop_bias(plan, |a| a.k.as_mut(), "the key projection has no bias")
 }
 
 pub fn v_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| &mut a.v, "the value projection has no bias")
+    drop_bias(plan, |a| a.v.as_mut(), "the value projection has no bias")
 }
 
 pub fn o_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| &mut a.o, "the output projection has no bias")
+    drop_bias(plan, |a| Some(&mut a.o), "the output projection has no bias")
 }
 
 pub fn norm_eps(plan: &mut Plan) -> Changed {
@@ -221,9 +231,9 @@ pub fn norm_eps(plan: &mut Plan) -> Changed {
 
 fn change_activation(plan: &mut Plan, change: fn(Activation) -> Option<Activation>, reason: &str) -> Changed {
     let mut changed = 0;
-    for layer in &mut plan.layers {
-        if let Some(other) = change(layer.mlp.activation) {
-            layer.mlp.activation = other;
+    for mlp in mlps_mut(plan) {
+        if let Some(other) = change(mlp.activation) {
+            mlp.activation = other;
             changed += 1;
         }
     }
@@ -234,7 +244,7 @@ pub fn gelu_variant(plan: &mut Plan) -> Changed {
     let other = |activation| match activation {
         Activation::Gelu => Some(Activation::GeluTanh),
         Activation::GeluTanh => Some(Activation::Gelu),
-        Activation::Silu | Activation::Relu => None,
+        _ => None,
     };
     change_activation(plan, other, "the activation is not GELU")
 }
@@ -242,16 +252,20 @@ pub fn gelu_variant(plan: &mut Plan) -> Changed {
 pub fn act_swapped(plan: &mut Plan) -> Changed {
     let other = |activation| match activation {
         Activation::Silu => Some(Activation::GeluTanh),
-        Activation::Gelu | Activation::GeluTanh | Activation::Relu => Some(Activation::Silu),
+        _ => Some(Activation::Silu),
     };
     change_activation(plan, other, "there is no activation")
 }
 
 pub fn gate_up_swapped(plan: &mut Plan) -> Changed {
-    for layer in &mut plan.layers {
-        std::mem::swap(&mut layer.mlp.gate, &mut layer.mlp.up);
+    let mut changed = 0;
+    for mlp in mlps_mut(plan) {
+        if let Some(gate) = &mut mlp.gate {
+            std::mem::swap(gate, &mut mlp.up);
+            changed += 1;
+        }
     }
-    Ok(())
+    if_any(changed, "the MLP has no gate")
 }
 
 pub fn head_tied(plan: &mut Plan) -> Changed {

@@ -91,8 +91,8 @@ fn faults_of_partial_and_mixed_rotary_tables_change_the_logits() {
     other.scaling = RopeScaling::Default;
     plan.ropes.push(other);
     for layer in &mut plan.layers {
-        let Mixer::Attention(attention) = &mut layer.mixer;
-        attention.rope = usize::from(attention.spec.sliding_window.is_some());
+        let Mixer::Attention(attention) = &mut layer.mixer else { panic!("attention") };
+        attention.rope = Some(usize::from(attention.spec.sliding_window.is_some()));
     }
     for name in ["partial-rotary-ignored", "rope-wrong-layer"] {
         let injection = inject(name, &plan).unwrap();

@@ -96,6 +96,7 @@ impl<F: Float> LayerState<F> {
     fn new(layer: &Layer, options: SessionOptions) -> Self {
         match &layer.mixer {
             Mixer::Attention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
+            _ => unimplemented!(),
         }
     }
 
