@@ -7,7 +7,7 @@ mod kv;
 mod snapshot;
 
 pub use cache::CacheFormat;
-pub use kv::KvState;
+pub use kv::{KvState, Shared};
 pub use snapshot::SnapshotError;
 
 use crate::model::plan::{Layer, Mixer, Plan};
@@ -90,13 +90,16 @@ pub struct Session<F> {
 #[derive(Debug, Clone)]
 pub enum LayerState<F> {
     Kv(KvState<F>),
+    Shared(Shared),
 }
 
 impl<F: Float> LayerState<F> {
     fn new(layer: &Layer, options: SessionOptions) -> Self {
         match &layer.mixer {
+            Mixer::Attention(a) if a.kv_layer.is_some() => LayerState::Shared(Shared),
             Mixer::Attention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
-            _ => unimplemented!(),
+            Mixer::LatentAttention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
+            Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) => unimplemented!(),
         }
     }
 
@@ -104,12 +107,14 @@ impl<F: Float> LayerState<F> {
     pub fn as_mixer(&self) -> &dyn MixerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
+            LayerState::Shared(shared) => shared,
         }
     }
 
     pub fn as_mixer_mut(&mut self) -> &mut dyn MixerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
+            LayerState::Shared(shared) => shared,
         }
     }
 }
