@@ -53,7 +53,7 @@ impl<F: Float> Compute<'_, F> {
             self.qk_norm(&mut q, k.as_mut(), norms, see)?;
         }
         if let (Some(norm), Some(v)) = (&attention.v_norm, &mut v) {
-            self.norm_rows(v, norm)?;
+            self.norm_heads(v, norm)?;
             see.at("mixer.v_norm", v);
         }
         if let Some(temperature) = &attention.temperature {
@@ -75,7 +75,7 @@ impl<F: Float> Compute<'_, F> {
             });
         }
         if let Some(norm) = &attention.sub_norm {
-            self.norm_rows(&mut attended, norm)?;
+            self.norm_heads(&mut attended, norm)?;
             see.at("mixer.sub_norm", &attended);
         }
         self.linear(&attended, &attention.o)
@@ -134,10 +134,10 @@ impl<F: Float> Compute<'_, F> {
         norms: &QkNorm,
         see: &mut Seer<'_, F>,
     ) -> Result<()> {
-        self.norm_rows(q, &norms.q)?;
+        self.norm_heads(q, &norms.q)?;
         see.at("mixer.q_norm", q);
         if let (Some(norm), Some(k)) = (&norms.k, k) {
-            self.norm_rows(k, norm)?;
+            self.norm_heads(k, norm)?;
             see.at("mixer.k_norm", k);
         }
         Ok(())

@@ -44,12 +44,12 @@ impl<F: Float> Compute<'_, F> {
 
     pub fn norm(&mut self, x: &Matrix<F>, norm: &Norm) -> Result<Matrix<F>> {
         let mut out = x.clone();
-        self.norm_rows(&mut out, norm)?;
+        self.norm_heads(&mut out, norm)?;
         Ok(out)
     }
 
     /// Normalises each group of `size` columns: a whole row, or each head of it.
-    pub fn norm_rows(&mut self, x: &mut Matrix<F>, norm: &Norm) -> Result<()> {
+    pub fn norm_heads(&mut self, x: &mut Matrix<F>, norm: &Norm) -> Result<()> {
         let mut weight = match &norm.weight {
             Some(weight) => Some(self.weights.vector::<F>(weight)?),
             None => None,

@@ -64,7 +64,7 @@ impl<F: Float> Compute<'_, F> {
         scale(&mut embedded, inputs.embed_scale);
         let mut out = self.linear(hidden, &inputs.projection)?;
         scale(&mut out, inputs.projection_scale);
-        self.norm_rows(&mut out, &inputs.norm)?;
+        self.norm_heads(&mut out, &inputs.norm)?;
         add(&mut out, &embedded);
         scale(&mut out, inputs.scale);
         Ok(out)

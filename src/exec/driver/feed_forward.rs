@@ -49,7 +49,7 @@ impl<F: Float> Compute<'_, F> {
         };
         at("mlp.act", &inner);
         if let Some(norm) = &mlp.sub_norm {
-            self.norm_rows(&mut inner, norm)?;
+            self.norm_heads(&mut inner, norm)?;
             at("mlp.sub_norm", &inner);
         }
         self.linear(&inner, &mlp.down)

@@ -21,7 +21,7 @@ impl<F: Float> Compute<'_, F> {
         let mut q = match &attention.q_a {
             Some((linear, norm)) => {
                 let mut small = self.linear(x, linear)?;
-                self.norm_rows(&mut small, norm)?;
+                self.norm_heads(&mut small, norm)?;
                 see.at("mixer.q_a", &small);
                 self.linear(&small, &attention.q)?
             }
@@ -29,7 +29,7 @@ impl<F: Float> Compute<'_, F> {
         };
         see.at("mixer.q", &q);
         let (mut latent, mut shared) = split(&self.linear(x, &attention.kv_a)?, *rope);
-        self.norm_rows(&mut latent, &attention.kv_a_norm)?;
+        self.norm_heads(&mut latent, &attention.kv_a_norm)?;
         see.at("mixer.kv_a", &latent);
         let expanded = self.linear(&latent, &attention.kv_b)?;
         if let Some(table) = attention.rope {

@@ -69,7 +69,7 @@ impl<F: Float> Pass<'_, '_, F> {
         let x = compute.maybe_norm(&streams[active], layer.mixer_norm.as_ref())?;
         let mut laurel = compute.linear(&x, &altup.laurel_left)?;
         laurel = compute.linear(&laurel, &altup.laurel_right)?;
-        compute.norm_rows(&mut laurel, &altup.laurel_norm)?;
+        compute.norm_heads(&mut laurel, &altup.laurel_norm)?;
         see.at("laurel", &laurel);
         let mut activated = compute.mixer_branch(&x, segments, layer, see)?;
         // (stream + mixed) + (x + laurel), over the root of two.
@@ -131,7 +131,7 @@ impl<F: Float> Compute<'_, F> {
         };
         see.at("mixer.out", &mixed);
         if let Some(norm) = &layer.mixer_post_norm {
-            self.norm_rows(&mut mixed, norm)?;
+            self.norm_heads(&mut mixed, norm)?;
             see.at("mixer.post_norm", &mixed);
         }
         scale(&mut mixed, layer.residual_multiplier);
@@ -154,7 +154,7 @@ impl<F: Float> Compute<'_, F> {
         };
         see.at("mlp.out", &out);
         if let Some(norm) = &layer.mlp_post_norm {
-            self.norm_rows(&mut out, norm)?;
+            self.norm_heads(&mut out, norm)?;
             see.at("mlp.post_norm", &out);
         }
         scale(&mut out, layer.residual_multiplier);
@@ -176,7 +176,7 @@ impl<F: Float> Compute<'_, F> {
             input.activation.gate(gate, &all[part.clone()]);
         });
         let mut out = self.linear(&gate, &input.projection)?;
-        self.norm_rows(&mut out, &input.norm)?;
+        self.norm_heads(&mut out, &input.norm)?;
         see.at("per_layer", &out);
         Ok(out)
     }

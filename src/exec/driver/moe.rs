@@ -39,7 +39,7 @@ impl<F: Float> Compute<'_, F> {
         let (normed, out_norm) = match &moe.norms {
             Some(norms) => {
                 if let Some(shared) = &mut shared {
-                    self.norm_rows(shared, &norms.shared_out)?;
+                    self.norm_heads(shared, &norms.shared_out)?;
                 }
                 (Some(self.norm(before, &norms.experts_in)?), Some(&norms.experts_out))
             }
@@ -48,7 +48,7 @@ impl<F: Float> Compute<'_, F> {
         let mut out = self.experts(normed.as_ref().unwrap_or(x), moe, &selected, &chosen)?;
         see.at("mlp.experts", &out);
         if let Some(norm) = out_norm {
-            self.norm_rows(&mut out, norm)?;
+            self.norm_heads(&mut out, norm)?;
         }
         shared.iter().for_each(|shared| add(&mut out, shared));
         Ok(out)
@@ -57,7 +57,7 @@ impl<F: Float> Compute<'_, F> {
     fn choose(&mut self, x: &Matrix<F>, router: &Router, see: &mut Seer<'_, F>) -> Result<Chosen<F>> {
         let mut x = x.clone();
         if let Some(norm) = &router.norm {
-            self.norm_rows(&mut x, norm)?;
+            self.norm_heads(&mut x, norm)?;
         }
         scale(&mut x, router.input_scale);
         let logits = self.linear(&x, &router.linear)?;
