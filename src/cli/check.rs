@@ -51,7 +51,7 @@ struct Report<'a> {
     census: BTreeMap<String, Count>,
     files: Vec<File>,
     /// Tensors that have no effect on a text run.
-    ignored_tensors: &'a [String],
+    ignored_tensors: Option<&'a BTreeMap<String, Vec<String>>>,
     /// Keys and tensors that stay unused because the user allowed it.
     allowed_unused: &'a [String],
     notes: &'a [Problem],
@@ -102,7 +102,7 @@ fn report(survey: &Survey) -> Report<'_> {
         parameters: plan.map(Plan::parameters),
         census: source.map(census).unwrap_or_default(),
         files: source.map(files).unwrap_or_default(),
-        ignored_tensors: books.map_or(&[], |b| &b.ignored),
+        ignored_tensors: books.map(|b| &b.ignored),
         allowed_unused: books.map_or(&[], |b| &b.allowed),
         notes: &survey.notes,
         problems: &survey.problems,
@@ -149,11 +149,10 @@ fn text(report: &Report<'_>) -> String {
         let bytes = report.files.iter().map(|f| f.bytes).sum();
         rows.push(("files", format!("{}, {} ({bytes} bytes)", report.files.len(), HumanBytes(bytes))));
     }
-    if !report.ignored_tensors.is_empty() {
-        rows.push((
-            "ignored tensors",
-            format!("{}: {}", report.ignored_tensors.len(), report.ignored_tensors.join(", ")),
-        ));
+    for (what, names) in report.ignored_tensors.into_iter().flatten() {
+        let (n, first) = (names.len(), names.first().map_or("", String::as_str));
+        let more = if n == 1 { first.to_owned() } else { format!("{first}, ...") };
+        rows.push(("ignored tensors", format!("{n} of {what}: {more}")));
     }
     if !report.allowed_unused.is_empty() {
         rows.push(("allowed unused", report.allowed_unused.join(", ")));
@@ -284,6 +283,10 @@ fn rope(rope: &Rope) -> String {
     let scaling = match &rope.scaling {
         RopeScaling::Default => "default".to_owned(),
         RopeScaling::Linear { factor } => format!("linear, factor {}", number(*factor)),
+        RopeScaling::NtkAlpha { alpha } => format!("dynamic with alpha {}", number(*alpha)),
+        RopeScaling::Proportional { factor, rotated } => {
+            format!("proportional, {rotated} of {} pairs, factor {}", rope.dim / 2, number(*factor))
+        }
         RopeScaling::Dynamic { factor, max_position_embeddings: max } => {
             format!("dynamic, factor {} beyond max_position_embeddings {max}", number(*factor))
         }
