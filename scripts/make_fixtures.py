@@ -107,9 +107,10 @@ def prompts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
     vocab = text_config(row["config"])["vocab_size"]
     result = []
     for entry in row["prompts"]:
-        rng, tokens = rng_for(row["name"], "prompt", entry["id"]), []
+        again = [f"draw {entry['draw']}"] if entry.get("draw") else []
+        rng, tokens = rng_for(row["name"], "prompt", entry["id"], *again), []
         while len(tokens) < entry["count"]:
-            tokens += rng.permutation(vocab).tolist()
+            tokens += [token for token in rng.permutation(vocab).tolist() if token not in row.get("avoid", ())]
         result.append({"id": entry["id"], "tokens": tokens[: entry["count"]], "positions": entry["positions"]})
     return result
 

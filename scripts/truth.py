@@ -59,6 +59,25 @@ class OnlyWide(TorchDispatchMode):
         return result
 
 
+@contextlib.contextmanager
+def margins() -> Iterator[list[float]]:
+    """Collects by how much each choice of the largest (a router's) was made: float32 and float64 must choose alike."""
+    found, plain = [], torch.topk
+
+    def topk(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
+        if k < scores.shape[-1]:
+            with torch.utils._python_dispatch._disable_current_modes():
+                best = plain(scores, k + 1, dim=-1).values
+                found.append(float((best[..., k - 1] - best[..., k]).min()))
+        return plain(scores, k, *args, **kwargs)
+
+    torch.topk = topk
+    try:
+        yield found
+    finally:
+        torch.topk = plain
+
+
 def holds_integers(tensor: torch.Tensor) -> bool:
     """Whether all values are integers or infinite, so that float64 would hold the same."""
     with torch.utils._python_dispatch._disable_current_modes():

@@ -18,6 +18,7 @@ A row is a dictionary:
 | finish | function (folder, model) that rewrites what was saved |
 | rebuild | function (model) that makes again, in float64, what transformers made in float32 and truth.py does not know of |
 | verify | false: the stored tensors are not those of the model (packed weights); otherwise they are compared after loading |
+| avoid | token ids that no prompt may have |
 | says | what is exercised, in one sentence |
 | prompts | list of `prompt(...)` |
 """
@@ -44,9 +45,10 @@ CODES = {
 }
 
 
-def prompt(ident: str, count: int, positions: list[int] | None = None) -> dict[str, Any]:
-    """A prompt of `count` tokens, distinct as far as the vocabulary goes, drawn when the fixture's vocabulary is known."""
-    return {"id": ident, "count": count, "positions": positions}
+def prompt(ident: str, count: int, positions: list[int] | None = None, draw: int = 0) -> dict[str, Any]:
+    """A prompt of `count` tokens, distinct as far as the vocabulary goes, drawn when the fixture's vocabulary is known; another
+    `draw` gives other tokens, for when capture_oracles.py finds a choice of experts too close."""
+    return {"id": ident, "count": count, "positions": positions, "draw": draw}
 
 
 def rng_for(*names: str) -> np.random.Generator:
