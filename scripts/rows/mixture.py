@@ -127,11 +127,12 @@ FIXTURES: list[dict[str, Any]] = [
             "router_aux_loss_coef": 0.001, "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
             "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False, "vocab_size": 67,
         },
-        drop=["pad_token_id"],
+        drop=["pad_token_id", "num_local_experts"],
         says="softmax over all 8 experts, top 3 not normalised, dense layers 0 and 2 by mlp_only_layers, per-head QK-norm, head_dim 12 "
         "(hidden/heads is 7), BF16",
         prompts=[prompt("main", 17), prompt("one", 1), prompt("sparse", 7, SPARSE)],
     ),
+    # transformers: save_pretrained writes num_local_experts, published files have num_experts; either is read.
     # transformers: use_sliding_window means a window on every layer; max_window_layers and layer_types are not read.
     dict(
         name="qwen3_moe-window-yarn", pack="qwen3_moe", store="F16", shard="14KB",
@@ -139,7 +140,7 @@ FIXTURES: list[dict[str, Any]] = [
             "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "attention_bias": True, "decoder_sparse_step": 2,
             "head_dim": 10, "hidden_act": "silu", "hidden_size": 24, "intermediate_size": 26, "max_position_embeddings": 2560,
             "max_window_layers": 1, "mlp_only_layers": [], "moe_intermediate_size": 12, "norm_topk_prob": True,
-            "num_attention_heads": 4, "num_experts": 6, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_key_value_heads": 1,
+            "num_attention_heads": 4, "num_local_experts": 6, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_key_value_heads": 1,
             "rms_norm_eps": 1e-2, "sliding_window": 7, "use_sliding_window": True, "tie_word_embeddings": True, "dtype": "float16",
             "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 640},
             "vocab_size": 53,
