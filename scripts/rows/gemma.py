@@ -217,6 +217,8 @@ FIXTURES: list[dict[str, Any]] = [
     # layer_scalar, a stored buffer. Full layers take global_head_dim (512 if absent) and, where attention_k_eq_v, num_global_key_value_heads.
     # transformers: `proportional` RoPE divides the exponent by the whole head_dim and leaves the last pairs of the half-split unrotated.
     # transformers: attention_k_eq_v acts on full layers only: values are k_proj's output before k_norm and RoPE, through the values' norm.
+    # transformers: save_pretrained writes per_layer_config ({"layer": {"head_dim", "num_key_value_heads"}}) in place of global_head_dim and
+    # num_global_key_value_heads; where per_layer_config is present the two are ignored, and attention_k_eq_v does not gate its KV heads.
     # transformers: the last layer type is forced to full_attention. use_bidirectional_attention "vision" does nothing to text.
     dict(
         name="gemma4-dense", pack="gemma4", store="BF16", embed=0.5, prepare=prepare_gemma4,
@@ -245,7 +247,8 @@ FIXTURES: list[dict[str, Any]] = [
             "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "dtype": "bfloat16", "vocab_size": 53,
             "vocab_size_per_layer_input": 53, "hidden_size": 24, "hidden_size_per_layer_input": 0, "intermediate_size": 22,
             "num_hidden_layers": 4, "num_kv_shared_layers": 0, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-            "global_head_dim": 12, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "hidden_activation": "gelu_pytorch_tanh",
+            "per_layer_config": {"1": {"head_dim": 12, "num_key_value_heads": 1}, "3": {"head_dim": 12, "num_key_value_heads": 1}},
+            "attention_k_eq_v": True, "hidden_activation": "gelu_pytorch_tanh",
             "rms_norm_eps": 1e-3, "max_position_embeddings": 262144, "attention_bias": False, "sliding_window": 5,
             "layer_types": [SLIDING, FULL, SLIDING, FULL], "final_logit_softcapping": None, "enable_moe_block": True,
             "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 10, "use_double_wide_mlp": False,
@@ -254,10 +257,10 @@ FIXTURES: list[dict[str, Any]] = [
                                 SLIDING: {"rope_theta": 1000.0, "rope_type": "default"}},
             "tie_word_embeddings": False,
         },
-        embed=0.2, drop=["per_layer_config"],
+        embed=0.2,
         # transformers: the router and the experts read the residual, each through a norm of its own (the router's has no weight, but
         # `scale` and 1/sqrt(hidden)); the three chosen weights are renormalised, then multiplied by per_expert_scale.
-        says="a dense MLP and 7 experts (3 per token) side by side in every layer, per-expert scales, attention_k_eq_v, proportional RoPE "
+        says="the full layers' sizes in per_layer_config (what transformers 5.24 writes), a dense MLP and 7 experts (3 per token) side by side in every layer, per-expert scales, attention_k_eq_v, proportional RoPE "
         "with a factor, no final soft-cap, eps 1e-3, untied, BF16",
         prompts=[prompt("main", 17, draw=1), prompt("two", 2), prompt("sparse", 9, SPARSE_WINDOW)],
     ),
