@@ -157,9 +157,9 @@ FIXTURES: list[dict[str, Any]] = [
         config={
             "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "dtype": "float16", "vocab_size": 53,
             "hidden_size": 30, "intermediate_size": 34, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3,
-            "head_dim": 8, "rms_norm_eps": 1e-2, "max_position_embeddings": 1024, "use_bias": True, "tie_word_embeddings": False,
+            "head_dim": 8, "rms_norm_eps": 1e-2, "max_position_embeddings": 4096, "use_bias": True, "tie_word_embeddings": False,
             "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
-                                "high_freq_factor": 4.0, "original_max_position_embeddings": 256},
+                                "high_freq_factor": 4.0, "original_max_position_embeddings": 1024},
         },
         says="interleaved RoPE with llama3 scaling, use_bias (all seven projections), eps 1e-2, untied, F16",
         prompts=prompts(16, 2),
@@ -348,10 +348,10 @@ FIXTURES: list[dict[str, Any]] = [
         config={
             "architectures": ["CohereForCausalLM"], "model_type": "cohere", "dtype": "float16", "vocab_size": 53,
             "hidden_size": 30, "intermediate_size": 34, "num_hidden_layers": 2, "num_attention_heads": 5, "num_key_value_heads": 1,
-            "layer_norm_eps": 1e-2, "logit_scale": 0.8333, "max_position_embeddings": 8192, "attention_bias": True, "use_qk_norm": True,
+            "layer_norm_eps": 1e-2, "logit_scale": 0.8333, "max_position_embeddings": 4096, "attention_bias": True, "use_qk_norm": True,
             "rope_parameters": {"rope_type": "dynamic", "rope_theta": 75000.0, "factor": 2.0}, "tie_word_embeddings": False,
         },
-        says="use_qk_norm (LayerNorm per head with a [heads, head_dim] weight), biases on q, k, v and o, logit_scale 0.8333, dynamic RoPE, "
+        says="use_qk_norm (LayerNorm per head with a [heads, head_dim] weight), biases on q, k, v and o, logit_scale 0.8333, dynamic RoPE (acting on the sparse prompt), "
         "MQA, eps 1e-2, untied, F16",
         prompts=prompts(16, 2),
     ),
@@ -439,11 +439,11 @@ FIXTURES: list[dict[str, Any]] = [
             "hidden_size": 40, "intermediate_size": 38, "num_hidden_layers": 2, "num_attention_heads": 5, "num_key_value_heads": 1,
             "layer_norm_eps": 1e-2, "max_position_embeddings": 4096, "use_qkv_bias": False, "qk_layernorm": True,
             "use_parallel_residual": True, "tie_word_embeddings": True, "hidden_act": "gelu",
-            "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.25},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.5},
         },
         embed=0.5,
         says="use_parallel_residual (attention and MLP share input_layernorm), qk_layernorm (a LayerNorm without bias for each head, a "
-        "tensor each), RoPE over a quarter of head_dim 8, exact GELU, MQA, eps 1e-2, tied, BF16",
+        "tensor each), RoPE over half of head_dim 8, exact GELU, MQA, eps 1e-2, tied, BF16",
         prompts=prompts(16, 2),
     ),
     # --- nemotron ---
