@@ -62,7 +62,7 @@ class OnlyWide(TorchDispatchMode):
 @contextlib.contextmanager
 def margins() -> Iterator[list[float]]:
     """Collects by how much each choice of the largest (a router's) was made: float32 and float64 must choose alike."""
-    found, plain = [], torch.topk
+    found, plain, method = [], torch.topk, torch.Tensor.topk
 
     def topk(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
         if k < scores.shape[-1]:
@@ -71,11 +71,11 @@ def margins() -> Iterator[list[float]]:
                 found.append(float((best[..., k - 1] - best[..., k]).min()))
         return plain(scores, k, *args, **kwargs)
 
-    torch.topk = topk
+    torch.topk = torch.Tensor.topk = topk
     try:
         yield found
     finally:
-        torch.topk = plain
+        torch.topk, torch.Tensor.topk = plain, method
 
 
 def holds_integers(tensor: torch.Tensor) -> bool:

@@ -162,7 +162,7 @@ FIXTURES: list[dict[str, Any]] = [
         },
         says="no q_lora, rope part in halves, top 3 of 8 within one of two groups, not normalised, scale 1.7, two dense layers, "
         "attention biases, temperature from position 5 on with beta 0.3, tied, F16",
-        prompts=[prompt("main", 16), prompt("two", 2), prompt("sparse", 7, SPARSE)],
+        prompts=[prompt("main", 16, draw=1), prompt("two", 2), prompt("sparse", 7, SPARSE)],
     ),
     # --- kimi_linear ---
     # transformers: its latent attention rotates nothing (mla_use_nope, rope_theta and rope_scaling are not read); layer numbers in
