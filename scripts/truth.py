@@ -104,6 +104,8 @@ def load(folder: Path) -> torch.nn.Module:
 @torch.no_grad()
 def forward(model: torch.nn.Module, tokens: list[int], positions: list[int] | None) -> np.ndarray:
     """Logits of all positions, [tokens, vocab]. The mask of ones keeps jumps in the positions from starting a new sequence."""
+    if type(model).__name__ == "Llama4ForConditionalGeneration":  # in 5.24 it fails without an image, after its text model is done
+        model = model.language_model
     arguments = {}
     if positions is not None:
         arguments = {"position_ids": torch.tensor([positions]), "attention_mask": torch.ones((1, len(tokens)), dtype=torch.int64)}
