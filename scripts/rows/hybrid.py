@@ -182,7 +182,7 @@ FIXTURES: list[dict[str, Any]] = [
     # transformers: in_proj_qkv, in_proj_z, in_proj_b and in_proj_a are apart (qwen3_next: fused per key head); mrope_section acts on images only.
     # transformers: attn_output_gate, full_attention_interval beside layer_types, mamba_ssm_dtype and the mtp_* keys are not read.
     dict(
-        name="qwen3_5_text-dense", pack="qwen3_5_text", store="F16", norm_zero=zero_centred, prepare=decays, shard="22KB",
+        name="qwen3_5_text-dense", pack="qwen3_5", store="F16", norm_zero=zero_centred, prepare=decays, shard="22KB",
         config={
             "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "attention_bias": False, "attn_output_gate": True,
             "full_attention_interval": 2, "head_dim": 12, "hidden_act": "silu", "hidden_size": 26, "intermediate_size": 22,
@@ -199,7 +199,7 @@ FIXTURES: list[dict[str, Any]] = [
         prompts=[prompt("main", 16), prompt("two", 2), prompt("sparse", 7, SPARSE)],
     ),
     dict(
-        name="qwen3_5-mtp", pack="qwen3_5_text", store="BF16", norm_zero=lambda name: "visual" not in name and zero_centred(name),
+        name="qwen3_5-mtp", pack="qwen3_5", store="BF16", norm_zero=lambda name: "visual" not in name and zero_centred(name),
         prepare=decays, avoid=[60, 61, 62, 63], keep_f32=["linear_attn.A_log", "linear_attn.norm.weight"],
         finish=lambda folder, model: mtp_tensors(folder, "model.language_model.layers.3.", partial(rng_for, "qwen3_5-mtp"), 24),
         config={
@@ -231,7 +231,7 @@ FIXTURES: list[dict[str, Any]] = [
     # transformers: experts fused (mlp.experts.gate_up_proj [experts, 2 * intermediate, hidden]) or one tensor each, both load; save_pretrained
     # writes one each. The top-k is always normalised; there is no dense layer and no norm_topk_prob.
     dict(
-        name="qwen3_5_moe_text-experts", pack="qwen3_5_moe_text", store="BF16", norm_zero=zero_centred, prepare=decays,
+        name="qwen3_5_moe_text-experts", pack="qwen3_5_moe", store="BF16", norm_zero=zero_centred, prepare=decays,
         finish=fuse_experts,
         config={
             "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "attention_bias": False, "head_dim": 8,
