@@ -330,7 +330,7 @@ FIXTURES: list[dict[str, Any]] = [
     # transformers: the sigmoid of the chosen logit scales the expert's input, not its output. QK-norm (no weight, after RoPE, eps
     # rms_norm_eps) is on RoPE layers only.
     dict(
-        name="llama4_text-chunks", pack="llama4_text", store="BF16", transposed=["experts.gate_up_proj", "experts.down_proj"],
+        name="llama4_text-chunks", pack="llama4", store="BF16", transposed=["experts.gate_up_proj", "experts.down_proj"],
         config={
             "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "attention_bias": False, "attention_chunk_size": 7,
             "attention_dropout": 0.0, "attn_scale": 0.3, "attn_temperature_tuning": True, "bos_token_id": 1, "eos_token_id": [2, 3],
@@ -350,7 +350,7 @@ FIXTURES: list[dict[str, Any]] = [
         prompts=[prompt("main", 17), prompt("one", 1), prompt("chunk-plus-one", 8), prompt("sparse", 9, SPARSE_WINDOW)],
     ),
     dict(
-        name="llama4_text-all-moe", pack="llama4_text", store="F16", transposed=["experts.gate_up_proj", "experts.down_proj"],
+        name="llama4_text-all-moe", pack="llama4", store="F16", transposed=["experts.gate_up_proj", "experts.down_proj"],
         config={
             "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "attention_bias": True, "attention_chunk_size": 5,
             "attn_temperature_tuning": False, "head_dim": 8, "hidden_act": "silu", "hidden_size": 26, "interleave_moe_layer_step": 1,
