@@ -2,6 +2,7 @@
 
 use super::kernels::Kernels;
 use super::observer::{Observer, Stage};
+use super::recurrent;
 use super::state::{LayerState, Session};
 use super::weights::Weights;
 use crate::checkpoint::Source;
@@ -102,21 +103,21 @@ pub struct Pass<'a, 's, F: Float> {
 }
 
 /// One input's rows in the pass.
-struct Segment<'s, F> {
-    rows: Range<usize>,
-    session: &'s mut Session<F>,
+pub(super) struct Segment<'s, F> {
+    pub(super) rows: Range<usize>,
+    pub(super) session: &'s mut Session<F>,
     /// One per entry of the plan's `ropes`.
     ropes: Vec<RopeTable<F>>,
 }
 
 /// An observer, told which layer it looks at.
-struct Seer<'o, F> {
+pub(super) struct Seer<'o, F> {
     observer: &'o mut dyn Observer<F>,
-    layer: usize,
+    pub(super) layer: usize,
 }
 
 impl<F: Float> Seer<'_, F> {
-    fn at(&mut self, name: &'static str, rows: &Matrix<F>) {
+    pub(super) fn at(&mut self, name: &'static str, rows: &Matrix<F>) {
         self.observer.see(Stage { layer: Some(self.layer), name }, rows);
     }
 }
@@ -139,7 +140,10 @@ impl<F: Float> Pass<'_, '_, F> {
         see.at("mixer.in", &x);
         let mixed = match &layer.mixer {
             Mixer::Attention(attention) => self.attention(&x, attention, &mut see)?,
-            _ => bail!(LATER),
+            Mixer::LatentAttention(_) => bail!(LATER),
+            Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) => {
+                recurrent::mix(&mut self.compute, &mut self.segments, &x, &layer.mixer, &mut see)?
+            }
         };
         see.at("mixer.out", &mixed);
         add(&mut self.hidden, &mixed);
@@ -182,7 +186,9 @@ impl<F: Float> Pass<'_, '_, F> {
         let mut attended = Matrix::filled(0, q.cols(), F::ZERO);
         for segment in segments {
             let rows = || segment.rows.clone();
-            let LayerState::Kv(kv) = &mut segment.session.layers[*layer];
+            let LayerState::Kv(kv) = &mut segment.session.layers[*layer] else {
+                bail!("layer {layer} keeps no keys and values");
+            };
             kv.append(&k.slice_rows(rows()), &v.slice_rows(rows()));
             let q = q.slice_rows(rows());
             attended.extend_rows(compute.kernels.attend(spec, &q, segment.session.len, kv.kv()).data());
@@ -228,13 +234,13 @@ impl<F: Float> Pass<'_, '_, F> {
 }
 
 /// The operations that need weights.
-struct Compute<'a, F: Float> {
+pub(super) struct Compute<'a, F: Float> {
     kernels: &'a dyn Kernels<F>,
-    weights: Weights,
+    pub(super) weights: Weights,
 }
 
 impl<F: Float> Compute<'_, F> {
-    fn linear(&mut self, x: &Matrix<F>, linear: &Linear) -> Result<Matrix<F>> {
+    pub(super) fn linear(&mut self, x: &Matrix<F>, linear: &Linear) -> Result<Matrix<F>> {
         let (rows, _) = linear.weight.rows_and_cols();
         let mut out = Matrix::filled(x.rows(), rows, F::ZERO);
         let kernels = self.kernels;
@@ -256,13 +262,13 @@ impl<F: Float> Compute<'_, F> {
         Ok(out)
     }
 
-    /// Normalises each group of as many columns as the norm has weights: a whole row, or each head of it.
-    fn norm_heads(&mut self, x: &mut Matrix<F>, norm: &Norm) -> Result<()> {
+    /// Normalises each group of `size` columns: a whole row, or each head of it.
+    pub(super) fn norm_heads(&mut self, x: &mut Matrix<F>, norm: &Norm) -> Result<()> {
         let weights = self.weights.vector::<F>(norm.weight.as_ref().context(LATER)?)?;
         let eps = F::from_f64(norm.eps);
         x.par_iter_rows_mut().for_each(|row| {
-            for group in row.chunks_exact_mut(weights.len()) {
-                rms_norm(group, &weights, eps);
+            for (i, group) in row.chunks_exact_mut(norm.size).enumerate() {
+                rms_norm(group, &weights[i * norm.size % weights.len()..], eps);
             }
         });
         Ok(())

@@ -81,15 +81,15 @@ impl<F: Float> MixerState<F> for KvState<F> {
     }
 
     fn parts(&self) -> Vec<Part<'_, F>> {
-        let part = |name, rows| Part { name, first: self.kv.first, rows };
+        let part = |name, rows| Part { name, first: Some(self.kv.first), rows };
         vec![part("keys", &self.kv.keys), part("values", &self.kv.values)]
     }
 
-    fn restore(&mut self, parts: Vec<(String, usize, Matrix<F>)>) -> Result<(), String> {
+    fn restore(&mut self, parts: Vec<(String, Option<usize>, Matrix<F>)>) -> Result<(), String> {
         let cols = self.kv.keys.cols();
         match <[_; 2]>::try_from(parts) {
-            Ok([(k, first, keys), (v, second, values)]) => {
-                let fits = k == "keys" && v == "values" && first == second && keys.rows() == values.rows();
+            Ok([(k, Some(first), keys), (v, second, values)]) => {
+                let fits = k == "keys" && v == "values" && second == Some(first) && keys.rows() == values.rows();
                 if !fits || keys.cols() != cols || values.cols() != cols {
                     return Err(format!("expected keys and values of {cols} columns and as many rows each"));
                 }
@@ -100,6 +100,7 @@ impl<F: Float> MixerState<F> for KvState<F> {
                 self.kv = Kv { first, keys, values };
                 Ok(())
             }
+            Ok(_) => Err("expected keys and values of tokens".to_owned()),
             Err(parts) => Err(format!("expected keys and values, found {} parts", parts.len())),
         }
     }
