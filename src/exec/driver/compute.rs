@@ -8,7 +8,7 @@ use crate::ops::{Float, Matrix};
 use anyhow::{Context, Result};
 use rayon::prelude::*;
 
-pub(super) struct Compute<'a, F: Float> {
+pub struct Compute<'a, F: Float> {
     pub plan: &'a Plan,
     pub kernels: &'a dyn Kernels<F>,
     pub weights: Weights,

@@ -3,9 +3,10 @@
 use super::compute::{Compute, add, scale};
 use super::{Pass, Seer, Segment};
 use crate::exec::observer::Observer;
+use crate::exec::recurrent;
 use crate::model::plan::{AltUp, FeedForward, Layer, Mixer, Norm, PerLayerInput};
 use crate::ops::{Float, Matrix};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use rayon::prelude::*;
 
 impl<F: Float> Pass<'_, '_, F> {
@@ -126,7 +127,7 @@ impl<F: Float> Compute<'_, F> {
             Mixer::Attention(attention) => self.attention(x, attention, segments, see)?,
             Mixer::LatentAttention(attention) => self.latent_attention(x, attention, segments, see)?,
             mixer @ (Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_)) => {
-                bail!("layer {}: {} can't be computed yet", see.layer, mixer.name())
+                recurrent::mix(self, segments, x, mixer, see)?
             }
         };
         see.at("mixer.out", &mixed);

@@ -18,7 +18,7 @@ use crate::model::plan::Plan;
 use crate::ops::rope::RopeTable;
 use crate::ops::{Float, Matrix};
 use anyhow::Result;
-use compute::Compute;
+pub(super) use compute::Compute;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -113,9 +113,9 @@ pub struct Pass<'a, 's, F: Float> {
 }
 
 /// One input's rows in the pass.
-struct Segment<'s, F> {
-    rows: Range<usize>,
-    session: &'s mut Session<F>,
+pub(super) struct Segment<'s, F> {
+    pub(super) rows: Range<usize>,
+    pub(super) session: &'s mut Session<F>,
     /// One per row.
     positions: Vec<u32>,
     /// One per entry of the plan's `ropes`.
@@ -123,13 +123,13 @@ struct Segment<'s, F> {
 }
 
 /// An observer, told which layer it looks at.
-struct Seer<'o, F> {
+pub(super) struct Seer<'o, F> {
     observer: &'o mut dyn Observer<F>,
-    layer: usize,
+    pub(super) layer: usize,
 }
 
 impl<F: Float> Seer<'_, F> {
-    fn at(&mut self, name: &'static str, rows: &Matrix<F>) {
+    pub(super) fn at(&mut self, name: &'static str, rows: &Matrix<F>) {
         self.observer.see(Stage { layer: Some(self.layer), name }, rows);
     }
 }

@@ -84,15 +84,15 @@ impl<F: Float> MixerState<F> for KvState<F> {
     }
 
     fn parts(&self) -> Vec<Part<'_, F>> {
-        let part = |name, rows| Part { name, first: self.kv.first, rows };
+        let part = |name, rows| Part { name, first: Some(self.kv.first), rows };
         vec![part("keys", &self.kv.keys), part("values", &self.kv.values)]
     }
 
-    fn restore(&mut self, parts: Vec<(String, usize, Matrix<F>)>) -> Result<(), String> {
+    fn restore(&mut self, parts: Vec<(String, Option<usize>, Matrix<F>)>) -> Result<(), String> {
         let (k_cols, v_cols) = (self.kv.keys.cols(), self.kv.values.cols());
         match <[_; 2]>::try_from(parts) {
-            Ok([(k, first, keys), (v, second, values)]) => {
-                let fits = k == "keys" && v == "values" && first == second && keys.rows() == values.rows();
+            Ok([(k, Some(first), keys), (v, second, values)]) => {
+                let fits = k == "keys" && v == "values" && second == Some(first) && keys.rows() == values.rows();
                 if !fits || keys.cols() != k_cols || values.cols() != v_cols {
                     return Err(format!(
                         "expected keys of {k_cols} columns, values of {v_cols}, and as many rows of each"
@@ -105,6 +105,7 @@ impl<F: Float> MixerState<F> for KvState<F> {
                 self.kv = Kv { first, keys, values };
                 Ok(())
             }
+            Ok(_) => Err("expected keys and values of tokens".to_owned()),
             Err(parts) => Err(format!("expected keys and values, found {} parts", parts.len())),
         }
     }
@@ -125,7 +126,7 @@ impl<F: Float> MixerState<F> for Shared {
         vec![]
     }
 
-    fn restore(&mut self, parts: Vec<(String, usize, Matrix<F>)>) -> Result<(), String> {
+    fn restore(&mut self, parts: Vec<(String, Option<usize>, Matrix<F>)>) -> Result<(), String> {
         match parts.len() {
             0 => Ok(()),
             n => Err(format!("expected nothing of a layer that reads another one's keys and values, found {n} parts")),
