@@ -109,6 +109,7 @@ FIXTURES: list[dict[str, Any]] = [
     # transformers: num_heads * head_dim must be expand * hidden_size. The gate comes first, then the norm, over each of n_groups groups;
     # norm_before_gate, rms_norm, time_step_rank/min/max/floor are not read in the forward pass; positions do not exist.
     # transformers: softplus(dt + dt_bias) is cut to time_step_limit, which published files write as [0.0, Infinity] (not JSON).
+    # transformers: with a cache its single-token step does not cut dt to time_step_limit (measured: other logits); the truth is the full pass.
     # transformers: rescale_prenorm_residual, meant for training, divides the loaded out_proj by the root of the number of layers as well: a
     # mistake of 5.24; published files say false.
     # transformers: in_proj gives gate, x, B, C, dt in this order; x, B and C go through the convolution and SiLU.
