@@ -123,9 +123,7 @@ impl Fault {
 }
 
 const NO_EXPERTS: &str = "needs a mixture of experts, which no family here has yet";
-const NO_SOFTCAP: &str = "nothing is soft-capped in any family here yet";
 const NO_PLUS_ONE: &str = "no norm adds one to its weights in any family here yet";
-const NO_EMBED_SCALE: &str = "the embedding is scaled in no family here yet";
 
 /// Every fault, in the order in which they are documented.
 pub fn catalogue() -> &'static [Fault] {
@@ -251,12 +249,7 @@ static CATALOGUE: &[Fault] = {
             "sglang#33915",
             Make::Plan(plan::final_softcap_dropped),
         ),
-        fault(
-            "sinks-dropped",
-            "attention sinks are ignored",
-            "gpt-oss ports",
-            Make::Plan(plan::sinks_dropped),
-        ),
+        fault("sinks-dropped", "attention sinks are ignored", "gpt-oss ports", Make::Plan(plan::sinks_dropped)),
         fault(
             "attn-chunk-missing",
             "attends beyond the chunk of the sequence that a token is in",
@@ -331,12 +324,7 @@ static CATALOGUE: &[Fault] = {
             Absent(Place::Plan, NO_PLUS_ONE),
         ),
         fault("norm-eps", "epsilon 1e-5; where that is right, 1e-6", "transformers#38025", Make::Plan(plan::norm_eps)),
-        fault(
-            "post-norm-dropped",
-            "the second norm of a sandwich is ignored",
-            "",
-            Make::Plan(plan::post_norm_dropped),
-        ),
+        fault("post-norm-dropped", "the second norm of a sandwich is ignored", "", Make::Plan(plan::post_norm_dropped)),
         fault(
             "embed-scale-missing",
             "sqrt(hidden_size) is missing",
@@ -374,7 +362,12 @@ static CATALOGUE: &[Fault] = {
             "",
             Make::Plan(plan::sub_norm_dropped),
         ),
-        fault("swiglu-clamp-dropped", "gate and up aren't clamped", "gpt-oss ports", Make::Plan(plan::swiglu_clamp_dropped)),
+        fault(
+            "swiglu-clamp-dropped",
+            "gate and up aren't clamped",
+            "gpt-oss ports",
+            Make::Plan(plan::swiglu_clamp_dropped),
+        ),
         fault(
             "gelu-variant",
             "the erf form of GELU for the tanh form, or the reverse",

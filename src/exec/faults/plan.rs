@@ -68,7 +68,7 @@ fn norms_mut(plan: &mut Plan) -> Vec<&mut Norm> {
         norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
         match mixer {
             Mixer::Attention(a) => {
-                for QkNorm { q, k, .. } in &mut a.qk_norm {
+                if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
                     norms.push(q);
                     norms.extend(k);
                 }
@@ -86,7 +86,7 @@ fn norms_mut(plan: &mut Plan) -> Vec<&mut Norm> {
             Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
             Some(FeedForward::Moe(moe)) => {
                 norms.extend(&mut moe.router.norm);
-                for MoeNorms { experts_in, experts_out, shared_out } in &mut moe.norms {
+                if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
                     norms.extend([experts_in, experts_out, shared_out]);
                 }
             }

@@ -8,7 +8,7 @@ mod recurrent;
 mod snapshot;
 
 pub use cache::CacheFormat;
-pub use kv::KvState;
+pub use kv::{KvState, Shared};
 pub use recurrent::RecurrentState;
 pub use snapshot::SnapshotError;
 
@@ -97,13 +97,15 @@ pub struct Session<F> {
 pub enum LayerState<F> {
     Kv(KvState<F>),
     Recurrent(RecurrentState<F>),
+    Shared(Shared),
 }
 
 impl<F: Float> LayerState<F> {
     fn new(layer: &Layer, options: SessionOptions) -> Self {
         match &layer.mixer {
+            Mixer::Attention(a) if a.kv_layer.is_some() => LayerState::Shared(Shared),
             Mixer::Attention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
-            Mixer::LatentAttention(_) => unimplemented!(),
+            Mixer::LatentAttention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
             Mixer::ShortConv(conv) => LayerState::Recurrent(RecurrentState::of_short_conv(conv)),
             Mixer::Mamba2(mamba) => LayerState::Recurrent(RecurrentState::of_mamba2(mamba)),
             Mixer::GatedDelta(delta) => LayerState::Recurrent(RecurrentState::of_delta(delta)),
@@ -115,6 +117,7 @@ impl<F: Float> LayerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
             LayerState::Recurrent(state) => state,
+            LayerState::Shared(shared) => shared,
         }
     }
 
@@ -122,6 +125,7 @@ impl<F: Float> LayerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
             LayerState::Recurrent(state) => state,
+            LayerState::Shared(shared) => shared,
         }
     }
 }

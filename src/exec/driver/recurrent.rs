@@ -3,8 +3,9 @@
 //! Each is a recurrence over tokens, whatever chunks they come in: no bit depends on how a prompt is cut. Threads share
 //! out heads and channels, never a sum.
 
-use super::driver::{Compute, Seer, Segment};
-use super::state::{LayerState, RecurrentState};
+use super::compute::Compute;
+use super::{Seer, Segment};
+use crate::exec::state::{LayerState, RecurrentState};
 use crate::model::plan::{CausalConv, GatedDelta, Linear, Mamba2, Mixer, ShortConv, Weight};
 use crate::ops::activation::{Activation, sigmoid};
 use crate::ops::conv::{Taps, convolve};
@@ -203,13 +204,10 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
     fn taps(&mut self, conv: &CausalConv) -> Result<Taps<F>> {
         let (channels, kernel) = conv.weight.rows_and_cols();
         let mut weights = Matrix::filled(kernel, channels, F::ZERO);
-        let (mut row, mut scratch) = (vec![F::ZERO; kernel], Vec::new());
-        self.compute.weights.each_tile(&conv.weight, |first, tile| {
-            for r in 0..tile.rows {
-                tile.decode(r, 0, &mut scratch, &mut row);
-                row.iter().enumerate().for_each(|(j, &w)| weights.row_mut(j)[first + r] = w);
-            }
-        })?;
+        let stored = self.compute.weights.matrix(&conv.weight)?;
+        for (channel, row) in stored.iter_rows().enumerate() {
+            row.iter().enumerate().for_each(|(j, &w)| weights.row_mut(j)[channel] = w);
+        }
         let bias = conv.bias.as_ref().map(|bias| self.vector(bias)).transpose()?;
         Ok(Taps { weights, bias, activation: conv.activation })
     }
@@ -293,7 +291,7 @@ impl Columns {
 fn recurrent<'s, F: Float>(segment: &'s mut Segment<'_, F>, layer: usize) -> Result<&'s mut RecurrentState<F>> {
     match &mut segment.session.layers[layer] {
         LayerState::Recurrent(state) => Ok(state),
-        LayerState::Kv(_) => bail!("layer {layer} keeps keys and values"),
+        LayerState::Kv(_) | LayerState::Shared(_) => bail!("layer {layer} keeps keys and values"),
     }
 }
 
