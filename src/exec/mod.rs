@@ -6,7 +6,6 @@ pub mod faults;
 pub mod kernels;
 pub mod memory;
 pub mod observer;
-pub mod recurrent;
 pub mod reference;
 pub mod state;
 pub mod weights;

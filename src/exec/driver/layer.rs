@@ -1,9 +1,8 @@
 //! One layer: how branches and hidden states belong together.
 
 use super::compute::{Compute, add, scale};
-use super::{Pass, Seer, Segment};
+use super::{Pass, Seer, Segment, recurrent};
 use crate::exec::observer::Observer;
-use crate::exec::recurrent;
 use crate::model::plan::{AltUp, FeedForward, Layer, Mixer, Norm, PerLayerInput};
 use crate::ops::{Float, Matrix};
 use anyhow::Result;

@@ -7,6 +7,7 @@ mod feed_forward;
 mod latent;
 mod layer;
 mod moe;
+pub(super) mod recurrent;
 mod routing;
 
 use super::kernels::Kernels;
@@ -18,7 +19,7 @@ use crate::model::plan::Plan;
 use crate::ops::rope::RopeTable;
 use crate::ops::{Float, Matrix};
 use anyhow::Result;
-pub(super) use compute::Compute;
+use compute::Compute;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -113,9 +114,9 @@ pub struct Pass<'a, 's, F: Float> {
 }
 
 /// One input's rows in the pass.
-pub(super) struct Segment<'s, F> {
-    pub(super) rows: Range<usize>,
-    pub(super) session: &'s mut Session<F>,
+struct Segment<'s, F> {
+    rows: Range<usize>,
+    session: &'s mut Session<F>,
     /// One per row.
     positions: Vec<u32>,
     /// One per entry of the plan's `ropes`.
@@ -123,13 +124,13 @@ pub(super) struct Segment<'s, F> {
 }
 
 /// An observer, told which layer it looks at.
-pub(super) struct Seer<'o, F> {
+struct Seer<'o, F> {
     observer: &'o mut dyn Observer<F>,
-    pub(super) layer: usize,
+    layer: usize,
 }
 
 impl<F: Float> Seer<'_, F> {
-    pub(super) fn at(&mut self, name: &'static str, rows: &Matrix<F>) {
+    fn at(&mut self, name: &'static str, rows: &Matrix<F>) {
         self.observer.see(Stage { layer: Some(self.layer), name }, rows);
     }
 }

@@ -3,6 +3,7 @@
 use super::PositionFault;
 use super::kernels::KernelFault;
 use super::plan;
+use super::recurrent::{self, LostState};
 use super::session::SessionFault;
 use crate::exec::state::CacheFormat;
 use crate::model::Plan;
@@ -27,11 +28,10 @@ pub(super) enum Make {
     Plan(fn(&mut Plan) -> Result<(), String>),
     Kernels(KernelFault),
     Session(SessionFault),
+    Recurrent(LostState),
     Positions(PositionFault),
     /// Keys and values are rounded.
     Cache(CacheFormat),
-    /// No plan can have what it needs yet: where it will be made, and why it doesn't apply.
-    Absent(Place, &'static str),
 }
 
 /// Where in an engine a fault sits.
@@ -99,20 +99,18 @@ impl Fault {
         match self.make {
             Make::Plan(_) => Place::Plan,
             Make::Kernels(_) => Place::Kernels,
-            Make::Session(_) | Make::Cache(_) => Place::State,
+            Make::Session(_) | Make::Recurrent(_) | Make::Cache(_) => Place::State,
             Make::Positions(_) => Place::Positions,
-            Make::Absent(place, _) => place,
         }
     }
 
     /// What can show it.
     pub fn shown_by(&self) -> ShownBy {
         match self.make {
-            Make::Absent(Place::State, _) => ShownBy::Chunks,
-            Make::Plan(_) | Make::Cache(_) | Make::Absent(..) => ShownBy::Pass,
+            Make::Plan(_) | Make::Cache(_) => ShownBy::Pass,
             Make::Kernels(fault) => fault.shown_by(),
             Make::Session(fault) => fault.shown_by(),
-            Make::Positions(_) => ShownBy::Chunks,
+            Make::Recurrent(_) | Make::Positions(_) => ShownBy::Chunks,
         }
     }
 
@@ -121,11 +119,6 @@ impl Fault {
         matches!(self.make, Make::Kernels(KernelFault::Bf16Activations))
     }
 }
-
-const NO_EXPERTS: &str = "needs a mixture of experts, which no family here has yet";
-const NO_SOFTCAP: &str = "nothing is soft-capped in any family here yet";
-const NO_PLUS_ONE: &str = "no norm adds one to its weights in any family here yet";
-const NO_EMBED_SCALE: &str = "the embedding is scaled in no family here yet";
 
 /// Every fault, in the order in which they are documented.
 pub fn catalogue() -> &'static [Fault] {
@@ -138,7 +131,7 @@ const fn fault(name: &'static str, what: &'static str, seen_in: &'static str, ma
 
 static CATALOGUE: &[Fault] = {
     use KernelFault as K;
-    use Make::{Absent, Cache, Kernels, Positions, Session};
+    use Make::{Cache, Kernels, Positions, Recurrent, Session};
     use SessionFault as S;
     &[
         fault(
@@ -243,19 +236,32 @@ static CATALOGUE: &[Fault] = {
             "attn-softcap-dropped",
             "the scores' soft-cap is ignored",
             "sglang#33915",
-            Absent(Place::Plan, NO_SOFTCAP),
+            Make::Plan(plan::attn_softcap_dropped),
         ),
         fault(
             "final-softcap-dropped",
             "the logits' soft-cap is ignored",
             "sglang#33915",
-            Absent(Place::Plan, NO_SOFTCAP),
+            Make::Plan(plan::final_softcap_dropped),
+        ),
+        fault("sinks-dropped", "attention sinks are ignored", "gpt-oss ports", Make::Plan(plan::sinks_dropped)),
+        fault(
+            "attn-chunk-missing",
+            "attends beyond the chunk of the sequence that a token is in",
+            "Llama 4 ports",
+            Make::Plan(plan::attn_chunk_missing),
         ),
         fault(
-            "sinks-dropped",
-            "attention sinks are ignored",
-            "gpt-oss ports",
-            Absent(Place::Plan, "no family here has attention sinks yet"),
+            "attn-temperature-dropped",
+            "queries don't grow with their position",
+            "Llama 4 ports",
+            Make::Plan(plan::attn_temperature_dropped),
+        ),
+        fault(
+            "attn-gate-dropped",
+            "attention's output gate is ignored",
+            "Qwen3-Next ports",
+            Make::Plan(plan::attn_gate_dropped),
         ),
         fault("gqa-tile", "query heads go round the key/value heads instead of in groups", "", Kernels(K::GqaTile)),
         fault(
@@ -298,50 +304,64 @@ static CATALOGUE: &[Fault] = {
             "mla-scale",
             "the softmax scale of latent attention lacks mscale squared",
             "mobius#548",
-            Absent(Place::Plan, "no family here has latent attention yet"),
+            Make::Plan(plan::mla_scale),
         ),
         fault(
             "norm-plus-one-missing",
             "w instead of 1 + w",
             "mold#1074, executorch#19901",
-            Absent(Place::Plan, NO_PLUS_ONE),
+            Make::Plan(plan::norm_plus_one_missing),
         ),
         fault(
             "norm-plus-one-twice",
             "2 + w instead of 1 + w",
             "mold#1074, executorch#19901",
-            Absent(Place::Plan, NO_PLUS_ONE),
+            Make::Plan(plan::norm_plus_one_twice),
         ),
         fault("norm-eps", "epsilon 1e-5; where that is right, 1e-6", "transformers#38025", Make::Plan(plan::norm_eps)),
-        fault(
-            "post-norm-dropped",
-            "the second norm of a sandwich is ignored",
-            "",
-            Absent(Place::Plan, "no family here norms after the mixer or the MLP yet"),
-        ),
+        fault("post-norm-dropped", "the second norm of a sandwich is ignored", "", Make::Plan(plan::post_norm_dropped)),
         fault(
             "embed-scale-missing",
             "sqrt(hidden_size) is missing",
             "transformers#29402",
-            Absent(Place::Plan, NO_EMBED_SCALE),
+            Make::Plan(plan::embed_scale_missing),
         ),
         fault(
             "embed-scale-bf16",
             "sqrt(hidden_size) is rounded to bf16",
             "transformers#29402",
-            Absent(Place::Plan, NO_EMBED_SCALE),
+            Make::Plan(plan::embed_scale_bf16),
         ),
         fault(
             "residual-multiplier-dropped",
             "what is added to the residual isn't scaled",
             "Granite ports",
-            Absent(Place::Plan, "no family here scales what it adds to the residual yet"),
+            Make::Plan(plan::residual_multiplier_dropped),
         ),
         fault(
             "logit-scale-dropped",
             "the logits aren't scaled",
             "Granite and Cohere ports",
-            Absent(Place::Plan, "no family here scales its logits yet"),
+            Make::Plan(plan::logit_scale_dropped),
+        ),
+        fault("layer-scalar-dropped", "a layer's result isn't scaled", "", Make::Plan(plan::layer_scalar_dropped)),
+        fault(
+            "per-layer-input-dropped",
+            "a layer doesn't see its part of the second embedding",
+            "Gemma 3n ports",
+            Make::Plan(plan::per_layer_input_dropped),
+        ),
+        fault(
+            "sub-norm-dropped",
+            "the norms inside attention and the MLP are ignored",
+            "",
+            Make::Plan(plan::sub_norm_dropped),
+        ),
+        fault(
+            "swiglu-clamp-dropped",
+            "gate and up aren't clamped",
+            "gpt-oss ports",
+            Make::Plan(plan::swiglu_clamp_dropped),
         ),
         fault(
             "gelu-variant",
@@ -361,25 +381,31 @@ static CATALOGUE: &[Fault] = {
             "topk-norm",
             "the chosen experts' weights are (not) renormalised",
             "sglang#35160",
-            Absent(Place::Plan, NO_EXPERTS),
+            Make::Plan(plan::topk_norm),
         ),
         fault(
             "router-bias-dropped",
             "the selection bias is ignored",
             "GLM and DeepSeek ports",
-            Absent(Place::Plan, NO_EXPERTS),
+            Make::Plan(plan::router_bias_dropped),
         ),
         fault(
             "router-bias-weighted",
             "the selection bias is used as a weight",
             "GLM and DeepSeek ports",
-            Absent(Place::Plan, NO_EXPERTS),
+            Make::Plan(plan::router_bias_weighted),
         ),
-        fault("router-order", "softmax after top-k instead of before", "mlxcel#391", Absent(Place::Plan, NO_EXPERTS)),
-        fault("group-limit-dropped", "group-limited routing is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
-        fault("shared-expert-dropped", "the shared expert is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
-        fault("shared-gate-dropped", "the shared expert's gate is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
-        fault("expert-permuted", "two experts are exchanged", "", Absent(Place::Plan, NO_EXPERTS)),
+        fault("router-order", "softmax after top-k instead of before", "mlxcel#391", Make::Plan(plan::router_order)),
+        fault("group-limit-dropped", "group-limited routing is ignored", "", Make::Plan(plan::group_limit_dropped)),
+        fault(
+            "routed-scaling-dropped",
+            "the experts' weights aren't scaled",
+            "DeepSeek ports",
+            Make::Plan(plan::routed_scaling_dropped),
+        ),
+        fault("shared-expert-dropped", "the shared expert is ignored", "", Make::Plan(plan::shared_expert_dropped)),
+        fault("shared-gate-dropped", "the shared expert's gate is ignored", "", Make::Plan(plan::shared_gate_dropped)),
+        fault("expert-permuted", "two experts are exchanged", "", Make::Plan(plan::expert_permuted)),
         fault(
             "kv-not-appended",
             "the newest entry never gets into the cache: its slot stays zero",
@@ -401,13 +427,74 @@ static CATALOGUE: &[Fault] = {
             "conv-state-dropped",
             "the state of a short convolution starts from zero at a chunk's border",
             "hybrid ports",
-            Absent(Place::State, "no family here has short convolutions yet"),
+            Recurrent(LostState::Conv),
         ),
         fault(
             "scan-state-reset",
             "the state of a scan starts from zero at a chunk's border",
             "hybrid ports",
-            Absent(Place::State, "no family here has scans yet"),
+            Recurrent(LostState::Scan),
+        ),
+        fault(
+            "conv-bias-dropped",
+            "a short convolution's bias is ignored",
+            "",
+            Make::Plan(recurrent::conv_bias_dropped),
+        ),
+        fault(
+            "conv-activation-dropped",
+            "what follows a short convolution is not SiLU but nothing",
+            "",
+            Make::Plan(recurrent::conv_activation_dropped),
+        ),
+        fault(
+            "conv-gates-swapped",
+            "the gates before and after a short convolution are exchanged",
+            "",
+            Make::Plan(recurrent::conv_gates_swapped),
+        ),
+        fault("dt-bias-dropped", "the bias of a scan's step is ignored", "", Make::Plan(recurrent::dt_bias_dropped)),
+        fault(
+            "dt-limit-dropped",
+            "a scan's step is not clamped to time_step_limit",
+            "transformers 5.24, single tokens",
+            Make::Plan(recurrent::dt_limit_dropped),
+        ),
+        fault(
+            "scan-skip-dropped",
+            "Mamba-2's D times the input is missing",
+            "",
+            Make::Plan(recurrent::scan_skip_dropped),
+        ),
+        fault(
+            "scan-gate-order",
+            "Mamba-2's result is normalised before its gate instead of after it",
+            "",
+            Make::Plan(recurrent::scan_gate_order),
+        ),
+        fault(
+            "scan-norm-joined",
+            "Mamba-2's result is normalised as a whole instead of in groups",
+            "",
+            Make::Plan(recurrent::scan_norm_joined),
+        ),
+        fault(
+            "l2-norm-dropped",
+            "queries and keys of a gated delta rule keep their lengths",
+            "",
+            Make::Plan(recurrent::l2_norm_dropped),
+        ),
+        fault(
+            "delta-gate-dropped",
+            "the gate of a gated delta rule's result is ignored",
+            "",
+            Make::Plan(recurrent::delta_gate_dropped),
+        ),
+        fault(
+            "delta-gate-activation",
+            "that gate goes through a sigmoid instead of SiLU, or the reverse",
+            "",
+            Make::Plan(recurrent::delta_gate_activation),
         ),
         fault("kv-quantized:q8_0", "the cache is rounded to q8_0 without being asked", "", Cache(CacheFormat::Q8_0)),
         fault(

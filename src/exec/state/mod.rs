@@ -96,8 +96,8 @@ pub struct Session<F> {
 #[derive(Debug, Clone)]
 pub enum LayerState<F> {
     Kv(KvState<F>),
-    Shared(Shared),
     Recurrent(RecurrentState<F>),
+    Shared(Shared),
 }
 
 impl<F: Float> LayerState<F> {
@@ -116,16 +116,16 @@ impl<F: Float> LayerState<F> {
     pub fn as_mixer(&self) -> &dyn MixerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
-            LayerState::Shared(shared) => shared,
             LayerState::Recurrent(state) => state,
+            LayerState::Shared(shared) => shared,
         }
     }
 
     pub fn as_mixer_mut(&mut self) -> &mut dyn MixerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
-            LayerState::Shared(shared) => shared,
             LayerState::Recurrent(state) => state,
+            LayerState::Shared(shared) => shared,
         }
     }
 }
