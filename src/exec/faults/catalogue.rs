@@ -3,6 +3,7 @@
 use super::PositionFault;
 use super::kernels::KernelFault;
 use super::plan;
+use super::recurrent::{self, LostState};
 use super::session::SessionFault;
 use crate::exec::state::CacheFormat;
 use crate::model::Plan;
@@ -27,6 +28,7 @@ pub(super) enum Make {
     Plan(fn(&mut Plan) -> Result<(), String>),
     Kernels(KernelFault),
     Session(SessionFault),
+    Recurrent(LostState),
     Positions(PositionFault),
     /// Keys and values are rounded.
     Cache(CacheFormat),
@@ -99,7 +101,7 @@ impl Fault {
         match self.make {
             Make::Plan(_) => Place::Plan,
             Make::Kernels(_) => Place::Kernels,
-            Make::Session(_) | Make::Cache(_) => Place::State,
+            Make::Session(_) | Make::Recurrent(_) | Make::Cache(_) => Place::State,
             Make::Positions(_) => Place::Positions,
             Make::Absent(place, _) => place,
         }
@@ -112,7 +114,7 @@ impl Fault {
             Make::Plan(_) | Make::Cache(_) | Make::Absent(..) => ShownBy::Pass,
             Make::Kernels(fault) => fault.shown_by(),
             Make::Session(fault) => fault.shown_by(),
-            Make::Positions(_) => ShownBy::Chunks,
+            Make::Recurrent(_) | Make::Positions(_) => ShownBy::Chunks,
         }
     }
 
@@ -138,7 +140,7 @@ const fn fault(name: &'static str, what: &'static str, seen_in: &'static str, ma
 
 static CATALOGUE: &[Fault] = {
     use KernelFault as K;
-    use Make::{Absent, Cache, Kernels, Positions, Session};
+    use Make::{Absent, Cache, Kernels, Positions, Recurrent, Session};
     use SessionFault as S;
     &[
         fault(
@@ -401,13 +403,74 @@ static CATALOGUE: &[Fault] = {
             "conv-state-dropped",
             "the state of a short convolution starts from zero at a chunk's border",
             "hybrid ports",
-            Absent(Place::State, "no family here has short convolutions yet"),
+            Recurrent(LostState::Conv),
         ),
         fault(
             "scan-state-reset",
             "the state of a scan starts from zero at a chunk's border",
             "hybrid ports",
-            Absent(Place::State, "no family here has scans yet"),
+            Recurrent(LostState::Scan),
+        ),
+        fault(
+            "conv-bias-dropped",
+            "a short convolution's bias is ignored",
+            "",
+            Make::Plan(recurrent::conv_bias_dropped),
+        ),
+        fault(
+            "conv-activation-dropped",
+            "what follows a short convolution is not SiLU but nothing",
+            "",
+            Make::Plan(recurrent::conv_activation_dropped),
+        ),
+        fault(
+            "conv-gates-swapped",
+            "the gates before and after a short convolution are exchanged",
+            "",
+            Make::Plan(recurrent::conv_gates_swapped),
+        ),
+        fault("dt-bias-dropped", "the bias of a scan's step is ignored", "", Make::Plan(recurrent::dt_bias_dropped)),
+        fault(
+            "dt-limit-dropped",
+            "a scan's step is not clamped to time_step_limit",
+            "transformers 5.24, single tokens",
+            Make::Plan(recurrent::dt_limit_dropped),
+        ),
+        fault(
+            "scan-skip-dropped",
+            "Mamba-2's D times the input is missing",
+            "",
+            Make::Plan(recurrent::scan_skip_dropped),
+        ),
+        fault(
+            "scan-gate-order",
+            "Mamba-2's result is normalised before its gate instead of after it",
+            "",
+            Make::Plan(recurrent::scan_gate_order),
+        ),
+        fault(
+            "scan-norm-joined",
+            "Mamba-2's result is normalised as a whole instead of in groups",
+            "",
+            Make::Plan(recurrent::scan_norm_joined),
+        ),
+        fault(
+            "l2-norm-dropped",
+            "queries and keys of a gated delta rule keep their lengths",
+            "",
+            Make::Plan(recurrent::l2_norm_dropped),
+        ),
+        fault(
+            "delta-gate-dropped",
+            "the gate of a gated delta rule's result is ignored",
+            "",
+            Make::Plan(recurrent::delta_gate_dropped),
+        ),
+        fault(
+            "delta-gate-activation",
+            "that gate goes through a sigmoid instead of SiLU, or the reverse",
+            "",
+            Make::Plan(recurrent::delta_gate_activation),
         ),
         fault("kv-quantized:q8_0", "the cache is rounded to q8_0 without being asked", "", Cache(CacheFormat::Q8_0)),
         fault(
