@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import re
 from pathlib import Path
@@ -22,7 +23,10 @@ import torch
 from safetensors.numpy import save_file
 
 import truth
-from make_fixtures import FIXTURES, ROOT
+from make_fixtures import ROOT
+from rows import FIXTURES
+
+CLOSE = 1e-4  # a choice by less (of experts, of an integer) may differ between float32 and float64
 
 
 def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
@@ -38,7 +42,10 @@ def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
         if positions is not None and len(positions) != len(tokens):
             raise SystemExit(f"{name} {ident}: {len(tokens)} tokens, but {len(positions)} positions")
         f32 = truth.logits_f32(folder, tokens, positions)
-        f64 = truth.logits_f64(folder, tokens, positions)
+        with truth.margins() as margins:
+            f64 = truth.logits_f64(folder, tokens, positions, row.get("rebuild"))
+        if min(margins, default=1.0) < CLOSE:
+            raise SystemExit(f"{name} {ident}: a router or a quantiser chooses by {min(margins):.1e}; give the prompt another draw")
         used = positions if positions is not None else list(range(len(tokens)))
         tensors |= {
             f"{ident}.tokens": np.array(tokens, np.int64), f"{ident}.positions": np.array(used, np.int64),
@@ -51,7 +58,7 @@ def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
                         "logits_range": float(f64.max() - f64.min())})
     save_file(tensors, out / f"{name}.safetensors")
     worst = max(entry["f32_from_truth"]["max_abs"] for entry in entries)
-    print(f"{name}: {len(prompts)} prompts, transformers' float32 at most {worst:.2e} from the truth")
+    print(f"{name}: {len(prompts)} prompts, transformers' float32 at most {worst:.2e} from the truth", flush=True)
     oracle_files = [out / f"{name}.safetensors", *sorted(out.glob(f"{name}.*.tsv"))]
     return {
         "pack": row["pack"], "exercises": row["says"], "prompts": entries,
@@ -59,6 +66,25 @@ def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
         | {prompts_file.name: truth.sha256(prompts_file)},
         "oracle_sha256": {file.name: truth.sha256(file) for file in oracle_files},
     }
+
+
+def record(provenance: Path, fresh: dict[str, Any], only: set[str] | None) -> None:
+    """Put entries into PROVENANCE.json; a lock keeps the entries of other runs. `only` names the fixtures that may stay."""
+    with provenance.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        before = file.read()
+        entries = (json.loads(before)["fixtures"] if before else {}) | fresh
+        order = [row["name"] for row in FIXTURES]
+        names = [name for name in order if name in entries] + sorted(set(entries) - set(order))
+        text = json.dumps({
+            "engine": "transformers-eager", "versions": truth.versions(), "threads": 1,
+            "regenerate": "python scripts/make_fixtures.py && python scripts/capture_oracles.py && python scripts/check_truth.py",
+            "fixtures": {name: entries[name] for name in names if only is None or name in only},
+        }, indent=1)
+        one_line = re.sub(r"\[[\s\d,]+\]", lambda match: json.dumps(json.loads(match.group())), text)  # lists of integers
+        file.truncate(0)
+        file.write(one_line + "\n")
 
 
 def main() -> None:
@@ -73,19 +99,9 @@ def main() -> None:
         parser.error(f"no such fixture: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    provenance = args.out / "PROVENANCE.json"
-    before = json.loads(provenance.read_text())["fixtures"] if provenance.exists() and args.names else {}
-    entries = {name: before[name] for name in known if name in before}
     for row in FIXTURES:
         if not args.names or row["name"] in args.names:
-            entries[row["name"]] = capture(row, args.fixtures, args.out)
-    text = json.dumps({
-        "engine": "transformers-eager", "versions": truth.versions(), "threads": 1,
-        "regenerate": "python scripts/make_fixtures.py && python scripts/capture_oracles.py && python scripts/check_truth.py",
-        "fixtures": {name: entries[name] for name in known if name in entries},
-    }, indent=1)
-    one_line = re.sub(r"\[[\s\d,]+\]", lambda match: json.dumps(json.loads(match.group())), text)  # lists of integers
-    provenance.write_text(one_line + "\n")
+            record(args.out / "PROVENANCE.json", {row["name"]: capture(row, args.fixtures, args.out)}, None if args.names else set(known))
 
 
 if __name__ == "__main__":

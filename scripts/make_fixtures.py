@@ -1,8 +1,8 @@
 """Make the tiny checkpoints under fixtures/.
 
-Every fixture is a row of FIXTURES: a model family, its sizes, the config keys under test, how the tensors are stored, and the
-prompts to capture. The weights are random but fixed: their seed is the fixture's and the tensor's name, so a second run gives
-the same bytes.
+Every fixture is a row in one of the modules of rows/, in the form that rows/common.py describes: its config.json, how the
+tensors are stored, and the prompts to capture. The weights are random but fixed: their seed is the fixture's and the tensor's
+name, so a second run gives the same bytes.
 
 Example:
     python scripts/make_fixtures.py                     # all of them, and fixtures/README.md
@@ -14,316 +14,125 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
-import struct
 import tempfile
-import zlib
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
+from transformers.pytorch_utils import Conv1D
+
+import truth
+from rows import FIXTURES
+from rows.common import DTYPES, rng_for, text_config
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# Positions that a packed cache may hold: small gaps, large gaps, neighbours.
-SPARSE = [0, 3, 9, 500, 501, 4200, 6000]
-FAR = [0, 9, 5000, 60000]
+LARGEST = 120_000  # bytes of a folder beyond which a row is worth making smaller
 
 
-def prompt(ident: str, count: int, positions: list[int] | None = None) -> dict[str, Any]:
-    """A prompt of `count` tokens, distinct as far as the vocabulary goes, drawn when the fixture's vocabulary is known."""
-    return {"id": ident, "count": count, "positions": positions}
-
-
-# Sizes: (layers, hidden, intermediate, heads, kv heads or None for "key absent", vocab).
-# `config` is written into config.json as it stands, `drop` removes keys that transformers would write, `legacy` uses the older
-# spelling of RoPE (`rope_theta` + `rope_scaling`) and of `torch_dtype`; otherwise `rope` becomes `rope_parameters`.
-# `store`: F32, F16, BF16, or mix (the three in turn). `head`: untied, tied (no head tensor), tied-stored (an equal head tensor).
-FIXTURES: list[dict[str, Any]] = [
-    # --- llama ---
-    dict(
-        name="llama-plain", pack="llama", sizes=(2, 24, 38, 4, 2, 61), store="F32", head="untied",
-        config={"rms_norm_eps": 1e-5, "hidden_act": "silu"}, rope={"rope_type": "default", "rope_theta": 10000.0},
-        says="default RoPE in the new spelling, GQA 4:2, untied, F32, one file",
-        prompts=[prompt("main", 19), prompt("one", 1), prompt("sparse", 7, SPARSE), prompt("far", 4, FAR)],
-    ),
-    dict(
-        name="llama-minimal", pack="llama", sizes=(2, 30, 44, 3, None, 53), store="BF16", head="untied", legacy=True, embed=0.05,
-        config={}, only_config=True, metadata=None,
-        says="every optional key absent: KV heads = heads, head_dim 10, eps 1e-6 (small embeddings make it matter), theta 10000, "
-        "SiLU, untied; BF16; no metadata block",
-        prompts=[prompt("main", 17), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="llama-bias-llama3", pack="llama", sizes=(3, 28, 34, 4, 1, 53), store="mix", head="tied", legacy=True, shard="13KB",
-        config={"attention_bias": True, "mlp_bias": True, "head_dim": 14, "rms_norm_eps": 1e-5, "max_position_embeddings": 1024},
-        rope={"rope_theta": 50000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-              "original_max_position_embeddings": 256},
-        says="llama3 RoPE in the old spelling, attention and MLP biases, head_dim 14 (hidden/heads is 7), MQA, tied, "
-        "F32+F16+BF16 mixed, sharded",
-        prompts=[prompt("main", 18), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="llama-linear-tied-stored", pack="llama", sizes=(2, 32, 42, 4, 2, 57), store="F16", head="tied-stored", legacy=True,
-        config={"head_dim": None, "hidden_act": "gelu", "rms_norm_eps": 1e-5},
-        rope={"rope_theta": 10000.0, "type": "linear", "factor": 4.0},
-        shuffle=True, metadata={"format": "pt", "note": "tensors in no particular order"},
-        says="linear RoPE spelled `type`, tied with an equal head tensor stored, head_dim null, exact GELU, F16, tensors in "
-        "shuffled order, metadata with an extra key",
-        prompts=[prompt("main", 16), prompt("one", 1), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="llama-dynamic", pack="llama", sizes=(3, 24, 34, 2, 1, 51), store="BF16", head="untied",
-        config={"max_position_embeddings": 11, "hidden_act": "relu", "rms_norm_eps": 1e-2},
-        rope={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.5},
-        says="dynamic RoPE with prompts at, one over and well over max_position_embeddings 11, ReLU, eps 1e-2, BF16",
-        prompts=[prompt("over", 17), prompt("limit", 11), prompt("limit-plus-one", 12), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="llama-yarn", pack="llama", sizes=(2, 32, 38, 4, 4, 55), store="F16", head="untied",
-        config={"max_position_embeddings": 16384, "hidden_act": "gelu_pytorch_tanh", "num_key_value_heads": 4},
-        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 4096},
-        says="YaRN with every optional key absent (attention factor derived, beta 32/1, truncated), tanh GELU, MHA, F16",
-        prompts=[prompt("main", 17), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="llama-longrope", pack="llama", sizes=(2, 36, 40, 3, 1, 53), store="BF16", head="untied",
-        config={"max_position_embeddings": 48},
-        rope={"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 12,
-              "short_factor": [1.0, 1.05, 1.1, 1.25, 1.4, 1.6], "long_factor": [1.0, 1.3, 2.0, 3.1, 4.5, 7.0]},
-        says="LongRoPE without `factor` (max/original decides), prompts of original and original + 1 tokens, MQA, BF16",
-        prompts=[prompt("over", 17), prompt("limit", 12), prompt("limit-plus-one", 13), prompt("two", 2),
-                 prompt("sparse-limit", 4, [0, 2, 7, 11]), prompt("sparse-over", 4, [0, 2, 7, 12])],
-    ),
-    # --- mistral ---
-    dict(
-        name="mistral-window", pack="mistral", sizes=(3, 28, 30, 4, 2, 59), store="BF16", head="untied", legacy=True,
-        config={"sliding_window": 7, "head_dim": 14, "rms_norm_eps": 1e-5}, rope={"rope_theta": 1000000.0},
-        says="window 7 on all layers, head_dim 14 (hidden/heads is 7), theta 1e6 in the old spelling, BF16",
-        prompts=[prompt("main", 19), prompt("window", 7), prompt("window-plus-one", 8), prompt("sparse", 11, [0, 2, 3, 9, 10, 40, 41, 500, 501, 502, 6000])],
-    ),
-    dict(
-        name="mistral-long", pack="mistral", sizes=(2, 30, 46, 5, 1, 53), store="F16", head="untied", shard="12KB",
-        config={"sliding_window": 16, "head_dim": None}, drop=["head_dim"],
-        rope={"rope_type": "default", "rope_theta": 10000.0},
-        says="a prompt of 70 tokens with window 16, MQA 5:1, head_dim absent, F16, sharded",
-        prompts=[prompt("main", 70), prompt("one", 1)],
-    ),
-    dict(
-        name="mistral-no-window", pack="mistral", sizes=(2, 20, 34, 5, 5, 51), store="F32", head="tied", embed=0.1,
-        config={"sliding_window": None, "head_dim": None, "hidden_act": "gelu"},
-        rope={"rope_type": "linear", "rope_theta": 20000.0, "factor": 3.0},
-        says="sliding_window null, linear RoPE, head_dim null, MHA, tied, exact GELU, F32",
-        prompts=[prompt("main", 18), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="mistral-defaults-yarn", pack="mistral", sizes=(2, 31, 25, 16, None, 53), store="mix", head="untied", shuffle=True,
-        config={"head_dim": 6, "max_position_embeddings": 4096}, drop=["sliding_window", "num_key_value_heads"],
-        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 512,
-              "mscale": 0.8, "mscale_all_dim": 1.3, "truncate": False},
-        says="sliding_window absent (4096, counted in cache slots: the sparse prompt spans more positions), KV heads absent (8 of "
-        "16), head_dim 6, YaRN with mscale and mscale_all_dim, not truncated; F32+F16+BF16 mixed in shuffled order with odd sizes, so that some F32 tensors are not aligned",
-        prompts=[prompt("main", 16), prompt("one", 1), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="mistral-longrope", pack="mistral", sizes=(2, 32, 38, 4, 2, 51), store="F16", head="untied", legacy=True,
-        config={"sliding_window": 5, "max_position_embeddings": 40, "original_max_position_embeddings": 10},
-        rope={"rope_theta": 10000.0, "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.5],
-              "long_factor": [1.1, 1.9, 3.7, 6.0]},
-        says="LongRoPE in the old spelling with original_max_position_embeddings beside it instead of inside, window 5, F16",
-        prompts=[prompt("over", 16), prompt("limit", 10), prompt("limit-plus-one", 11), prompt("two", 2)],
-    ),
-    # --- qwen2 ---
-    dict(
-        name="qwen2-plain", pack="qwen2", sizes=(2, 36, 34, 6, 2, 67), store="BF16", head="tied", legacy=True,
-        config={"use_sliding_window": False, "sliding_window": 5, "max_window_layers": 1}, rope={"rope_theta": 1000000.0},
-        drop=["layer_types"],
-        says="QKV biases, tied, sliding_window 5 present but switched off, theta 1e6 in the old spelling, BF16",
-        prompts=[prompt("main", 17), prompt("one", 1), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="qwen2-window-yarn", pack="qwen2", sizes=(4, 24, 30, 2, None, 53), store="F16", head="untied", legacy=True, shard="9KB",
-        config={"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "num_key_value_heads": None,
-                "max_position_embeddings": 8192},
-        rope={"rope_theta": 10000.0, "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
-        drop=["layer_types"],
-        says="window 6 on layers 2 and 3 of 4 by max_window_layers, YaRN spelled `type` in the old spelling, KV heads null, F16, sharded",
-        prompts=[prompt("main", 18), prompt("two", 2), prompt("sparse", 9, [0, 2, 3, 9, 40, 41, 500, 501, 6000])],
-    ),
-    dict(
-        name="qwen2-layer-types-dynamic", pack="qwen2", sizes=(3, 24, 26, 4, 1, 57), store="F32", head="untied", shuffle=True,
-        config={"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 28, "head_dim": 10,
-                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "hidden_act": "gelu",
-                "max_position_embeddings": 10, "rms_norm_eps": 1e-5},
-        rope={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
-        says="layer_types overrides max_window_layers, window 5, head_dim 10 (hidden/heads is 6), MQA, dynamic RoPE acting and not, "
-        "exact GELU, F32 in shuffled order",
-        prompts=[prompt("over", 16), prompt("limit", 10), prompt("limit-plus-one", 11), prompt("one", 1)],
-    ),
-    dict(
-        name="qwen2-longrope", pack="qwen2", sizes=(2, 36, 38, 6, 3, 53), store="BF16", head="tied-stored",
-        config={"max_position_embeddings": 64, "hidden_act": "gelu_pytorch_tanh"},
-        rope={"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 9, "factor": 5.0,
-              "short_factor": [1.0, 1.2, 1.3], "long_factor": [1.2, 2.6, 5.5]},
-        says="LongRoPE with `factor` (differs from max/original), odd number of frequencies, tied with an equal head tensor stored, "
-        "tanh GELU, BF16",
-        prompts=[prompt("over", 16), prompt("limit", 9), prompt("limit-plus-one", 10), prompt("sparse", 7, SPARSE)],
-    ),
-    # --- qwen3 ---
-    dict(
-        name="qwen3-plain", pack="qwen3", sizes=(2, 28, 42, 4, 2, 71), store="BF16", head="tied", legacy=True, bare=True,
-        config={"head_dim": 12, "use_sliding_window": False, "sliding_window": None}, rope={"rope_theta": 1000000.0},
-        drop=["layer_types"],
-        says="QK-norm, head_dim 12 (hidden/heads is 7), tied, tensor names without `model.`, theta 1e6 in the old spelling, BF16",
-        prompts=[prompt("main", 17), prompt("one", 1), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="qwen3-bias-yarn", pack="qwen3", sizes=(3, 28, 30, 4, 2, 53), store="mix", head="untied", shard="16KB",
-        config={"head_dim": 12, "attention_bias": True, "rms_norm_eps": 1e-2, "max_position_embeddings": 2560},
-        rope={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 640,
-              "attention_factor": 0.85, "beta_fast": 8.0, "beta_slow": 0.5},
-        says="QK-norm, biases on q, k, v and o, eps 1e-2, YaRN with attention_factor and beta_fast/beta_slow given, F32+F16+BF16 "
-        "mixed, sharded",
-        prompts=[prompt("main", 16), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="qwen3-window-llama3", pack="qwen3", sizes=(3, 30, 36, 3, 1, 55), store="F16", head="untied",
-        config={"head_dim": 12, "use_sliding_window": True, "sliding_window": 6, "hidden_act": "relu",
-                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "max_position_embeddings": 512},
-        rope={"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-              "original_max_position_embeddings": 256},
-        says="QK-norm, window 6 by layer_types, llama3 RoPE in the new spelling, MQA, ReLU, F16",
-        prompts=[prompt("main", 19), prompt("one", 1), prompt("sparse", 9, [0, 2, 3, 9, 40, 41, 500, 501, 6000])],
-    ),
-    dict(
-        name="qwen3-head-dim-default", pack="qwen3", sizes=(2, 18, 26, 2, 1, 51), store="BF16", head="untied", legacy=True,
-        config={"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-        rope={"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}, drop=["layer_types", "head_dim"],
-        says="head_dim absent (128, not hidden/heads), window 4 from layer 1 on by max_window_layers, linear RoPE in the old spelling, BF16",
-        prompts=[prompt("main", 16), prompt("two", 2), prompt("sparse", 7, SPARSE)],
-    ),
-    dict(
-        name="qwen3-longrope", pack="qwen3", sizes=(2, 22, 30, 2, 2, 53), store="F32", head="untied",
-        config={"head_dim": 10, "max_position_embeddings": 64, "rms_norm_eps": 1e-5},
-        rope={"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 11, "factor": 4.0,
-              "attention_factor": 1.31, "short_factor": [1.0, 1.1, 1.2, 1.4, 1.7], "long_factor": [1.0, 1.5, 2.5, 4.0, 8.0]},
-        says="QK-norm, LongRoPE with attention_factor given, MHA, head_dim 10 (hidden/heads is 11), F32",
-        prompts=[prompt("over", 16), prompt("limit", 11), prompt("limit-plus-one", 12), prompt("two", 2)],
-    ),
-]
-
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-CODES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-
-def rng_for(*names: str) -> np.random.Generator:
-    """A generator seeded by names alone."""
-    return np.random.Generator(np.random.PCG64(zlib.crc32("/".join(names).encode())))
-
-
-def written_config(row: dict[str, Any]) -> dict[str, Any]:
-    """The keys that the row puts into config.json."""
-    layers, hidden, intermediate, heads, kv_heads, vocab = row["sizes"]
-    config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[row["pack"]]], "model_type": row["pack"],
-        "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate,
-        "num_hidden_layers": layers, "num_attention_heads": heads,
-    }
-    if kv_heads is not None:
-        config["num_key_value_heads"] = kv_heads
-    if not row.get("only_config"):
-        config["tie_word_embeddings"] = row["head"] != "untied"
-    stored = "float32" if row["store"] == "mix" else str(DTYPES[row["store"]]).removeprefix("torch.")
-    config["torch_dtype" if row.get("legacy") else "dtype"] = stored
-    rope = dict(row.get("rope", {}))
-    if row.get("legacy"):
-        if rope:
-            config["rope_theta"] = rope.pop("rope_theta")
-            config["rope_scaling"] = rope or None
-    else:
-        config["rope_parameters"] = rope
-    return config | row["config"]
+def merge(saved: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+    """What transformers saved with the row's keys over it, down into nested configs; the older spellings drive out the newer."""
+    result = dict(saved)
+    if "rope_theta" in written or "rope_scaling" in written:
+        result.pop("rope_parameters", None)
+    if "torch_dtype" in written:
+        result.pop("dtype", None)
+    for key, value in written.items():
+        nested = key.endswith("_config") and isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merge(result[key], value) if nested else value
+    return dict(sorted(result.items()))
 
 
 def final_config(row: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """What transformers saved, with the row's keys over it and the keys under test removed."""
-    written = written_config(row)
-    if row.get("only_config"):
-        return written
-    config = dict(saved)
-    if row.get("legacy"):
-        for key in ("rope_parameters", "dtype"):
-            config.pop(key, None)
-        config["transformers_version"] = "4.46.0"
-    config |= written
-    for key in row.get("drop", []):
-        config.pop(key, None)
-    return dict(sorted(config.items()))
+    """config.json as it will stand on disk."""
+    if row.get("exact"):
+        return row["config"]
+    config = merge(saved, row["config"])
+    for path in row.get("drop", []):
+        *outer, key = path.split(".")
+        holder = config
+        for name in outer:
+            holder = holder[name]
+        holder.pop(key, None)
+    return config
 
 
+def parts(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.Tensor]]:
+    """Name, owner and value of everything that gets random values: parameters, and the buffers of fractions that are stored."""
+    modules = dict(model.named_modules())
+    for name, parameter in model.named_parameters():
+        yield name, modules[name.rpartition(".")[0]], parameter
+    for name, buffer in model.named_buffers():
+        owner, _, own = name.rpartition(".")
+        if buffer.is_floating_point() and own not in modules[owner]._non_persistent_buffers_set:
+            yield name, modules[owner], buffer
+
+
+def random_values(row: dict[str, Any], name: str, owner: torch.nn.Module, shape: tuple[int, ...]) -> np.ndarray:
+    """Values that a fault cannot hide behind."""
+    noise = rng_for(row["name"], name).standard_normal(shape)
+    if name.endswith("bias"):
+        return 0.3 * noise
+    if "norm" in name or "Norm" in type(owner).__name__:
+        zero = row.get("norm_zero", False)
+        return (0.0 if (zero(name) if callable(zero) else zero) else 1.0) + 0.2 * noise
+    if isinstance(owner, torch.nn.Embedding):
+        return row.get("embed", 1.0) * noise
+    if len(shape) < 2:
+        return 0.3 * noise
+    transposed = isinstance(owner, Conv1D) or name.endswith(tuple(row.get("transposed", ())))
+    return noise / np.sqrt(shape[-2] if transposed else np.prod(shape[1:]) if "conv" in name else shape[-1])
+
+
+@torch.no_grad()
 def randomise(model: torch.nn.Module, row: dict[str, Any]) -> None:
-    """Give every parameter a value that a fault cannot hide behind, in the dtype that it is stored in."""
+    """Give every parameter its values, then the dtype that it is stored in."""
+    for name, owner, tensor in parts(model):
+        tensor.data = torch.from_numpy(np.asarray(random_values(row, name, owner, tuple(tensor.shape)))).to(torch.float32)
+    if "prepare" in row:
+        row["prepare"](model, partial(rng_for, row["name"]))
     cycle = [torch.float32, torch.bfloat16, torch.float16]
-    for number, (name, parameter) in enumerate(model.named_parameters()):
-        noise = rng_for(row["name"], name).standard_normal(tuple(parameter.shape))
-        if "norm" in name:
-            values = 1.0 + 0.2 * noise
-        elif name.endswith("bias"):
-            values = 0.3 * noise
-        elif "embed_tokens" in name:
-            values = row.get("embed", 1.0) * noise
-        else:
-            values = noise / np.sqrt(parameter.shape[1])
+    for number, (name, _, tensor) in enumerate(parts(model)):
         dtype = cycle[number % 3] if row["store"] == "mix" else DTYPES[row["store"]]
-        parameter.data = torch.from_numpy(values).to(torch.float32).to(dtype)
-
-
-def raw_bytes(tensor: torch.Tensor) -> bytes:
-    """The little-endian bytes of a tensor."""
-    flat = tensor.detach().contiguous()
-    return (flat.view(torch.int16) if flat.dtype != torch.float32 else flat).numpy().tobytes()
-
-
-def write_safetensors(path: Path, tensors: list[tuple[str, torch.Tensor]], metadata: dict[str, str] | None) -> None:
-    """A safetensors file with the tensors in the order given, which the usual writer would sort."""
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    offset, chunks = 0, []
-    for name, tensor in tensors:
-        data = raw_bytes(tensor)
-        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + len(data)]}
-        offset += len(data)
-        chunks.append(data)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(chunks))
-
-
-def rewrite_single(path: Path, model: torch.nn.Module, row: dict[str, Any]) -> None:
-    """Write a one-file checkpoint again where the row asks for an order, names, a head or metadata of its own."""
-    tensors = dict(model.named_parameters())
-    if row["head"] == "tied-stored":
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-    if row.get("bare"):
-        tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-    names = sorted(tensors)
-    if row.get("shuffle"):
-        names = [names[i] for i in rng_for(row["name"], "order").permutation(len(names))]
-    write_safetensors(path, [(name, tensors[name]) for name in names], row.get("metadata", {"format": "pt"}))
+        tensor.data = tensor.data.to(torch.float32 if name.endswith(tuple(row.get("keep_f32", ()))) else dtype)
 
 
 def prompts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The row's prompts with their tokens in random order: none comes twice before every other token came once."""
-    vocab = row["sizes"][5]
+    vocab = text_config(row["config"])["vocab_size"]
     result = []
     for entry in row["prompts"]:
-        rng, tokens = rng_for(row["name"], "prompt", entry["id"]), []
+        again = [f"draw {entry['draw']}"] if entry.get("draw") else []
+        rng, tokens = rng_for(row["name"], "prompt", entry["id"], *again), []
         while len(tokens) < entry["count"]:
-            tokens += rng.permutation(vocab).tolist()
+            tokens += [token for token in rng.permutation(vocab).tolist() if token not in row.get("avoid", ())]
         result.append({"id": entry["id"], "tokens": tokens[: entry["count"]], "positions": entry["positions"]})
     return result
+
+
+def verify(row: dict[str, Any], folder: Path, model: torch.nn.Module) -> None:
+    """The folder as written must load as the same config and the same values."""
+    loaded = truth.load(folder)
+    ignored = {"transformers_version", "_name_or_path", "dtype", "architectures", "quantization_config"}
+
+    def facts(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: facts(part) for key, part in value.items() if key not in ignored}
+        return value
+
+    before, after = facts(model.config.to_dict()), facts(loaded.config.to_dict())
+    different = {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
+    if different:
+        raise SystemExit(f"{row['name']}: config.json loads as another config: {different}")
+    wanted, found = model.state_dict(), loaded.state_dict()
+    wrong = [name for name in wanted | found if name not in wanted or name not in found or not torch.equal(wanted[name].float(), found[name].float())]
+    if wrong and row.get("verify", True):
+        raise SystemExit(f"{row['name']}: these tensors load with other values: {wrong}")
 
 
 def make(row: dict[str, Any], out: Path) -> None:
@@ -332,23 +141,35 @@ def make(row: dict[str, Any], out: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        Path(scratch, "config.json").write_text(json.dumps(written_config(row)))
+        Path(scratch, "config.json").write_text(json.dumps(row["config"]))
         config = AutoConfig.from_pretrained(scratch)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    model = truth.model_class(config)._from_config(config, dtype=torch.float32, **truth.IMPLEMENTATIONS)
     randomise(model, row)
-    model.save_pretrained(folder, max_shard_size=row.get("shard", "5GB"))
+    model.save_pretrained(folder, max_shard_size=row.get("shard") or "5GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
     saved = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(final_config(row, saved), indent=2) + "\n")
-    if any(key in row for key in ("shuffle", "metadata", "bare")) or row["head"] == "tied-stored":
-        rewrite_single(folder / "model.safetensors", model, row)
+    if "finish" in row:
+        row["finish"](folder, model)
+    verify(row, folder, model)
     shards = len(list(folder.glob("*.safetensors")))
-    if "shard" in row and shards < 3:
+    if row.get("shard") and shards < 3:
         raise SystemExit(f"{row['name']}: {shards} shards; the row promises at least 3")
     lines = ",\n".join("    " + json.dumps(entry) for entry in prompts_of(row))
     (out / f"{row['name']}.prompts.json").write_text('{\n  "prompts": [\n' + lines + "\n  ]\n}\n")
     size = sum(file.stat().st_size for file in folder.iterdir())
-    print(f"{row['name']}: {size} bytes, {shards} file(s)")
+    print(f"{row['name']}: {size} bytes, {shards} file(s)" + (" (large)" if size > LARGEST else ""), flush=True)
+
+
+def sizes_of(config: dict[str, Any]) -> str:
+    """Layers, hidden size, intermediate size, heads, KV heads and vocabulary, each under the first name that the file uses."""
+    names = [
+        ("num_hidden_layers", "n_layer", "num_layers"), ("hidden_size", "n_embd"), ("intermediate_size", "n_inner", "ffn_hidden_size"),
+        ("num_attention_heads", "n_head"), ("num_key_value_heads", "num_kv_heads"), ("vocab_size",),
+    ]
+    text = text_config(config)
+    found = [next((text[name] for name in group if text.get(name) is not None), "-") for group in names]
+    return ", ".join(map(str, found))
 
 
 def write_readme(out: Path) -> None:
@@ -357,13 +178,16 @@ def write_readme(out: Path) -> None:
         "# Fixtures", "",
         "Tiny checkpoints with random weights, one folder each, and the prompts captured for each in `NAME.prompts.json`.",
         "Made by `python scripts/make_fixtures.py`; the expected logits are in `oracles/`.",
-        "Norms lie around 1 with spread 0.2, biases are not zero, weights are N(0, 1/fan_in), embeddings N(0, 1) unless a row says otherwise.",
+        "Norms lie around 1 (around 0 where the family adds one) with spread 0.2, biases are not zero, weights are N(0, 1/fan_in), "
+        "embeddings N(0, 1) unless a row of `scripts/rows/` says otherwise.",
         "", "| fixture | pack | layers, hidden, intermediate, heads, KV heads, vocabulary | exercises |", "|---|---|---|---|",
     ]
     for row in FIXTURES:
-        sizes = ", ".join("-" if size is None else str(size) for size in row["sizes"])
-        lines.append(f"| {row['name']} | {row['pack']} | {sizes} | {row['says']} |")
-    (out / "README.md").write_text("\n".join(lines) + "\n")
+        if (out / row["name"]).is_dir():
+            lines.append(f"| {row['name']} | {row['pack']} | {sizes_of(row['config'])} | {row['says']} |")
+    fresh = out / f"README.{os.getpid()}"
+    fresh.write_text("\n".join(lines) + "\n")
+    fresh.replace(out / "README.md")
 
 
 def main() -> None:

@@ -82,7 +82,10 @@ pub fn blind_spots(plan: &Plan, tokens: &[u32], positions: &[u32]) -> Vec<BlindS
 /// The kind of a scaling, and the first position at which it shows in full.
 fn acts_from(scaling: &RopeScaling) -> Option<(&'static str, usize)> {
     match *scaling {
-        RopeScaling::Default | RopeScaling::Linear { .. } => None,
+        RopeScaling::Default
+        | RopeScaling::Linear { .. }
+        | RopeScaling::NtkAlpha { .. }
+        | RopeScaling::Proportional { .. } => None,
         RopeScaling::Dynamic { max_position_embeddings, .. } => Some(("dynamic", max_position_embeddings)),
         RopeScaling::Llama3 { original_max_position_embeddings: original, .. } => Some(("llama3", original)),
         RopeScaling::Yarn { original_max_position_embeddings: original, .. } => Some(("yarn", original)),

@@ -1,20 +1,14 @@
 //! The closed books: pack, config and tensors become a plan, or a list of everything that is wrong.
 
+use super::assemble::Hyper;
 use super::contract::{Contract, tensor_name};
+use super::fields::Fields;
 use super::keys::{Keys, Reported, key_name, shown};
-use super::pack::{Field, Inert, Pack};
-use super::plan::{Attention, FeedForward, Head, Layer, Linear, Mixer, Mlp, Norm, NormKind, Plan, QkNorm};
-use super::schema::{self, number};
-use super::{rope, rules};
+use super::pack::{Inert, Pack, Tensors, Text};
+use super::plan::Plan;
 use crate::checkpoint::{Config, Source, TensorInfo, same::first_difference};
-use crate::ops::Activation;
-use crate::ops::attention::AttentionSpec;
-use crate::ops::rope::Rope;
 use crate::problem::{Problem, quote, quote_list};
-use std::collections::BTreeSet;
-
-/// No model has more; a config that says so is damaged.
-const MAX_LAYERS: usize = 10_000;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the books say.
 #[derive(Debug)]
@@ -27,8 +21,8 @@ pub struct Books {
     pub problems: Vec<Problem>,
     /// What a reader should know and that forbids nothing.
     pub notes: Vec<Problem>,
-    /// Tensors that the pack declares without effect on a text run.
-    pub ignored: Vec<String>,
+    /// Tensors that the pack declares without effect on a text run, by what they are.
+    pub ignored: BTreeMap<String, Vec<String>>,
     /// Keys and tensors that stay unused because the user allowed it.
     pub allowed: Vec<String>,
 }
@@ -44,7 +38,8 @@ pub fn close_books(
     packs: &[Pack],
     allow: &[String],
 ) -> Books {
-    let mut books = Books { pack: None, plan: None, problems: vec![], notes: vec![], ignored: vec![], allowed: vec![] };
+    let mut books =
+        Books { pack: None, plan: None, problems: vec![], notes: vec![], ignored: BTreeMap::new(), allowed: vec![] };
     let file = config.path.display().to_string();
     let mut keys = Keys::new(&file, "", &config.root);
     let Ok((pack, why)) = choose(&mut keys, packs) else {
@@ -55,26 +50,34 @@ pub fn close_books(
     };
     declare_inert(&mut keys, pack);
     let folder = config.path.parent().unwrap_or(&config.path).display().to_string();
-    let mut contract = Contract::new(&folder, &pack.tensors, source, unavailable);
-    let head_name = contract.name(&pack.tensors.head);
-    let hyper = Fields { pack, keys: &mut keys }.read();
-    let built = hyper.is_ok();
-    if let Ok(hyper) = hyper {
-        books.plan = Some(hyper.plan(&mut contract, &pack.tensors));
-    }
+    let reading = match &pack.text {
+        None => read(pack, &mut keys, None).map(|hyper| (hyper, pack.tensors.clone(), why.clone())),
+        Some(text) => read_text(pack, text, &mut keys, packs, &file),
+    };
+    let placeholders = placeholders(pack, &mut keys);
     books.problems = keys.close();
-    if built {
+    let mut head_name = None;
+    let built = reading.is_ok();
+    let mut because = why;
+    if let Ok((hyper, tensors, why)) = reading {
+        because = why;
+        let mut contract = Contract::new(&folder, &tensors, source, unavailable);
+        head_name = contract.model_name("head");
+        let mut plan = hyper.plan(&mut contract);
+        plan.placeholder_tokens = placeholders;
+        books.plan = Some(plan);
         let (problems, ignored) = contract.close();
         books.problems.extend(problems);
         books.ignored = ignored;
     }
-    books.pack = Some((pack.clone(), why));
+    books.pack = Some((pack.clone(), because));
     // Where a part could not be read, a name may be of something that is not known.
     let all_known = built && unavailable.is_empty();
     allow_unused(&mut books, allow, all_known);
     if let Some(plan) = &books.plan
         && plan.head.tied
-        && let (Some(embed), Some(head)) = (source.tensors().get(&plan.embed.name), source.tensors().get(&head_name))
+        && let Some(head_name) = &head_name
+        && let (Some(embed), Some(head)) = (source.tensors().get(&plan.embed.name), source.tensors().get(head_name))
         && [embed, head].iter().all(|info| info.shape == plan.embed.shape && info.dtype.decoder().is_some())
     {
         match compare_tied(source, embed, head) {
@@ -83,6 +86,61 @@ pub fn close_books(
         }
     }
     books
+}
+
+/// Reads a language model's config.
+fn read<'c>(pack: &Pack, keys: &mut Keys<'c>, outer: Option<&mut Keys<'c>>) -> Result<Hyper, Reported> {
+    Hyper::read(&mut Fields { pack, keys, outer })
+}
+
+/// Reads the config of the language model inside a folder of several: with the pack that answers for it, and its
+/// tensors under the folder's names.
+fn read_text<'c>(
+    pack: &Pack,
+    text: &Text,
+    outer: &mut Keys<'c>,
+    packs: &[Pack],
+    file: &'c str,
+) -> Result<(Hyper, Tensors, String), Reported> {
+    let Some(map) = outer.object(&text.config)? else {
+        return Err(outer.report(
+            "config-key-missing",
+            &text.config,
+            "missing; the language model's config stands there",
+        ));
+    };
+    let mut keys = Keys::new(file, &format!("{}.", text.config), map);
+    let found = keys.text("model_type").map(|found| found.unwrap_or(&text.model_type));
+    let inner = found.and_then(|found| {
+        let answers = |p: &&Pack| p.text.is_none() && p.model_types.iter().any(|m| m == found);
+        match packs.iter().find(answers) {
+            Some(inner) => Ok(inner),
+            None => Err(keys.report("model-type", "model_type", unknown_family(found, packs))),
+        }
+    });
+    let hyper = inner.and_then(|inner| {
+        declare_inert(&mut keys, inner);
+        let tensors = inner.tensors.under(&pack.tensors);
+        let why = format!("its {}: pack {}", text.config, inner.name);
+        Ok((read(inner, &mut keys, Some(outer))?, tensors, why))
+    });
+    if inner.is_err() {
+        keys.read_all();
+    }
+    outer.add_problems(keys.close());
+    hyper
+}
+
+/// The ids that stand for something else than text.
+fn placeholders(pack: &Pack, keys: &mut Keys<'_>) -> BTreeMap<u32, String> {
+    let mut placeholders = BTreeMap::new();
+    for key in &pack.placeholder_tokens {
+        let id = keys.read(key, "a token's id", |value| value.as_u64().and_then(|id| u32::try_from(id).ok()));
+        if let Ok(Some(id)) = id {
+            placeholders.insert(id, key.clone());
+        }
+    }
+    placeholders
 }
 
 /// A head that is stored although it is tied: harmless where it equals the embedding, refused where it doesn't, since
@@ -160,7 +218,10 @@ fn declare_inert(keys: &mut Keys<'_>, pack: &Pack) {
     for key in inert.any.iter().chain(&pack.inert) {
         keys.raw(key);
     }
-    for (key, values) in &inert.only {
+    for (key, values) in inert.only.iter().chain(&pack.only) {
+        if pack.fields.values().any(|field| field.keys.contains(key)) && !pack.only.contains_key(key) {
+            continue;
+        }
         if let Some(value) = keys.raw(key)
             && !value.is_null()
             && !values.contains(value)
@@ -190,344 +251,6 @@ fn allow_unused(books: &mut Books, allow: &[String], all_known: bool) {
         } else if all_known {
             let message = "names neither an unknown key nor a surplus tensor of this checkpoint";
             books.problems.push(Problem::new("allow-unused", format!("--allow-unused {}", quote(name)), message));
-        }
-    }
-}
-
-/// A pack's fields, read from a config.
-struct Fields<'p, 'k, 'c> {
-    pack: &'p Pack,
-    keys: &'k mut Keys<'c>,
-}
-
-/// Everything in a plan but the tensors.
-struct Hyper {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: usize,
-    head_dim: usize,
-    max_position_embeddings: usize,
-    norm_eps: f64,
-    activation: Activation,
-    qkv_bias: bool,
-    o_bias: bool,
-    mlp_bias: bool,
-    qk_norm: bool,
-    tied: bool,
-    windows: Vec<Option<usize>>,
-    rope: Rope,
-}
-
-impl Fields<'_, '_, '_> {
-    /// Reads every field before it fails, so that all problems are found at once.
-    fn read(&mut self) -> Result<Hyper, Reported> {
-        let vocab_size = self.count("vocab_size");
-        let hidden_size = self.count("hidden_size");
-        let intermediate_size = self.count("intermediate_size");
-        let num_hidden_layers =
-            self.count("num_hidden_layers").and_then(|n| self.at_most("num_hidden_layers", n, MAX_LAYERS));
-        let num_attention_heads = self.count("num_attention_heads");
-        let num_key_value_heads = self.count("num_key_value_heads");
-        let heads = self.group(num_attention_heads, num_key_value_heads);
-        let head_dim = self.head_dim(hidden_size, num_attention_heads);
-        let max_position_embeddings = self.count("max_position_embeddings");
-        let norm_eps = self.eps();
-        let activation = self.activation();
-        let flags = ["qkv_bias", "o_bias", "mlp_bias", "qk_norm", "tie_word_embeddings"].map(|name| self.flag(name));
-        let windows = match num_hidden_layers {
-            Ok(layers) => self.windows(layers),
-            Err(Reported) => self.skip(&rules::WINDOW_KEYS),
-        };
-        let rope = match (head_dim, max_position_embeddings) {
-            (Ok(dim), Ok(max)) => self.rope(dim, max),
-            _ => self.skip(&rope::KEYS),
-        };
-        let [qkv_bias, o_bias, mlp_bias, qk_norm, tied] = flags;
-        let (num_attention_heads, num_key_value_heads) = heads?;
-        Ok(Hyper {
-            vocab_size: vocab_size?,
-            hidden_size: hidden_size?,
-            intermediate_size: intermediate_size?,
-            num_hidden_layers: num_hidden_layers?,
-            num_attention_heads,
-            num_key_value_heads,
-            head_dim: head_dim?,
-            max_position_embeddings: max_position_embeddings?,
-            norm_eps: norm_eps?,
-            activation: activation?,
-            qkv_bias: qkv_bias?,
-            o_bias: o_bias?,
-            mlp_bias: mlp_bias?,
-            qk_norm: qk_norm?,
-            tied: tied?,
-            windows: windows?,
-            rope: rope?,
-        })
-    }
-
-    /// Leaves keys unjudged that can't be judged because of what is reported already.
-    fn skip<T>(&mut self, keys: &[&str]) -> Result<T, Reported> {
-        for key in keys {
-            self.keys.raw(key);
-        }
-        Err(Reported)
-    }
-
-    fn field(&self, name: &str) -> Field {
-        self.pack.fields.get(name).cloned().unwrap_or_default()
-    }
-
-    /// The key that a field is read from, for messages.
-    fn key(&self, name: &str) -> String {
-        self.field(name).key.unwrap_or_else(|| name.to_owned())
-    }
-
-    fn missing(&mut self, name: &str) -> Reported {
-        let key = self.key(name);
-        self.keys.report("config-key-missing", &key, format!("missing; it gives the plan's {name}"))
-    }
-
-    fn count(&mut self, name: &str) -> Result<usize, Reported> {
-        let field = self.field(name);
-        let constant = |v: &Option<toml::Value>| v.as_ref().and_then(toml::Value::as_integer).map(|n| n as usize);
-        let Some(key) = &field.key else {
-            return constant(&field.value).ok_or_else(|| self.missing(name));
-        };
-        let null = self.keys.is_null(key);
-        if let Some(n) = self.keys.count(key)? {
-            return Ok(n);
-        }
-        match (&field.null_from, constant(&field.default), &field.default_from) {
-            (Some(other), ..) if null => self.count(&other.clone()),
-            (_, Some(n), _) => Ok(n),
-            (_, _, Some(other)) => self.count(&other.clone()),
-            _ => Err(self.missing(name)),
-        }
-    }
-
-    fn at_most(&mut self, name: &str, n: usize, most: usize) -> Result<usize, Reported> {
-        if n <= most {
-            return Ok(n);
-        }
-        let key = self.key(name);
-        Err(self.keys.report("config-value", &key, format!("expected at most {most}, found {n}")))
-    }
-
-    fn flag(&mut self, name: &str) -> Result<bool, Reported> {
-        let field = self.field(name);
-        let given = match &field.key {
-            Some(key) => self.keys.flag(key)?,
-            None => field.value.as_ref().and_then(toml::Value::as_bool),
-        };
-        Ok(given.or(field.default.as_ref().and_then(toml::Value::as_bool)).unwrap_or(false))
-    }
-
-    fn group(
-        &mut self,
-        heads: Result<usize, Reported>,
-        kv: Result<usize, Reported>,
-    ) -> Result<(usize, usize), Reported> {
-        let (heads, kv) = (heads?, kv?);
-        if heads.is_multiple_of(kv) {
-            return Ok((heads, kv));
-        }
-        let key = self.key("num_key_value_heads");
-        Err(self.keys.report(
-            "config-value",
-            &key,
-            format!("expected a divisor of num_attention_heads ({heads}), found {kv}"),
-        ))
-    }
-
-    fn head_dim(&mut self, hidden: Result<usize, Reported>, heads: Result<usize, Reported>) -> Result<usize, Reported> {
-        let field = self.field("head_dim");
-        let key = self.key("head_dim");
-        let given = match field.rule.as_deref() {
-            Some(schema::HEAD_DIM) => self.keys.count(&key)?,
-            _ => Some(self.count("head_dim")?),
-        };
-        let dim = match given {
-            Some(dim) => dim,
-            None => {
-                let (hidden, heads) = (hidden?, heads?);
-                if !hidden.is_multiple_of(heads) {
-                    let message = format!(
-                        "missing, and hidden_size ({hidden}) is not a multiple of num_attention_heads ({heads})"
-                    );
-                    return Err(self.keys.report("config-key-missing", &key, message));
-                }
-                hidden / heads
-            }
-        };
-        if dim.is_multiple_of(2) {
-            return Ok(dim);
-        }
-        Err(self.keys.report(
-            "config-value",
-            &key,
-            format!("RoPE rotates pairs: expected an even head dimension, found {dim}"),
-        ))
-    }
-
-    fn eps(&mut self) -> Result<f64, Reported> {
-        let field = self.field("norm_eps");
-        let given = match &field.key {
-            Some(key) => {
-                let expected = "a number from 0 to 1";
-                self.keys.read(key, expected, |v| v.as_f64().filter(|n| (0.0..=1.0).contains(n)))?
-            }
-            None => field.value.as_ref().and_then(number),
-        };
-        given.or(field.default.as_ref().and_then(number)).ok_or_else(|| self.missing("norm_eps"))
-    }
-
-    fn activation(&mut self) -> Result<Activation, Reported> {
-        let field = self.field("hidden_act");
-        let key = self.key("hidden_act");
-        let given = match &field.key {
-            Some(key) => self.keys.text(key)?,
-            None => field.value.as_ref().and_then(toml::Value::as_str),
-        };
-        let Some(name) = given.or(field.default.as_ref().and_then(toml::Value::as_str)) else {
-            return Err(self.missing("hidden_act"));
-        };
-        match Activation::parse(name) {
-            Some(activation) => Ok(activation),
-            None => {
-                let known = Activation::NAMES.map(|(n, _)| n).join(", ");
-                Err(self.keys.report(
-                    "activation",
-                    &key,
-                    format!("unsupported activation {}; supported are {known}", quote(name)),
-                ))
-            }
-        }
-    }
-
-    fn windows(&mut self, layers: usize) -> Result<Vec<Option<usize>>, Reported> {
-        let field = self.field("sliding_window");
-        let default = field.default.as_ref().and_then(toml::Value::as_integer).map_or(0, |n| n as usize);
-        match field.rule.as_deref() {
-            Some(schema::WINDOW_EVERYWHERE) => rules::window_everywhere(self.keys, default, layers),
-            Some(schema::WINDOW_BY_LAYER) => rules::window_by_layer(self.keys, default, layers),
-            _ => Ok(vec![None; layers]),
-        }
-    }
-
-    fn rope(&mut self, dim: usize, max_position_embeddings: usize) -> Result<Rope, Reported> {
-        let default = self.field("rope").default.as_ref().and_then(number);
-        rope::read(self.keys, default.unwrap_or(10_000.0), dim, max_position_embeddings)
-    }
-}
-
-impl Hyper {
-    /// Gives every part its tensors.
-    fn plan(self, contract: &mut Contract<'_>, templates: &super::pack::Tensors) -> Plan {
-        let embed_shape = [self.vocab_size, self.hidden_size];
-        let embed = contract.take(contract.name(&templates.embed), &embed_shape);
-        let layers = (0..self.num_hidden_layers).map(|i| self.layer(contract, i)).collect();
-        let norm = contract.take(contract.name(&templates.norm), &[self.hidden_size]);
-        let head_name = contract.name(&templates.head);
-        // A tied checkpoint may store the head as well: it is then accounted for, and compared with the embedding.
-        let head =
-            if !self.tied || contract.has(&head_name) { Some(contract.take(head_name, &embed_shape)) } else { None };
-        let weight = head.filter(|_| !self.tied).unwrap_or_else(|| embed.clone());
-        Plan {
-            vocab_size: self.vocab_size,
-            hidden_size: self.hidden_size,
-            max_position_embeddings: self.max_position_embeddings,
-            ropes: vec![self.rope],
-            head: Head {
-                linear: Linear { weight, bias: None },
-                tied: self.tied,
-                logit_scale: 1.0,
-                logits_scaling: 1.0,
-                final_logit_softcapping: None,
-            },
-            embed,
-            embed_scale: 1.0,
-            position_embed: None,
-            per_layer_inputs: None,
-            altup: None,
-            layers,
-            norm: Norm {
-                weight: Some(norm),
-                further: vec![],
-                bias: None,
-                eps: self.norm_eps,
-                kind: NormKind::Rms,
-                plus_one: false,
-                size: self.hidden_size,
-            },
-        }
-    }
-
-    fn layer(&self, contract: &mut Contract<'_>, i: usize) -> Layer {
-        let (hidden, inner, dim) = (self.hidden_size, self.intermediate_size, self.head_dim);
-        let (q, kv) = (self.num_attention_heads * dim, self.num_key_value_heads * dim);
-        let mut norm = |role: &str, size: usize| Norm {
-            weight: Some(contract.layer(i, role, &[size])),
-            further: vec![],
-            bias: None,
-            eps: self.norm_eps,
-            kind: NormKind::Rms,
-            plus_one: false,
-            size,
-        };
-        let (mixer_norm, mlp_norm) = (norm("mixer_norm", hidden), norm("mlp_norm", hidden));
-        let qk_norm =
-            self.qk_norm.then(|| QkNorm { q: norm("q_norm", dim), k: Some(norm("k_norm", dim)), after_rope: false });
-        let mut linear = |role: &str, shape: [usize; 2], bias: bool| Linear {
-            weight: contract.layer(i, role, &shape),
-            bias: bias.then(|| contract.layer(i, &format!("{role}_bias"), &shape[..1])),
-        };
-        let attention = Attention {
-            spec: AttentionSpec {
-                num_attention_heads: self.num_attention_heads,
-                num_key_value_heads: self.num_key_value_heads,
-                head_dim: dim,
-                scale: 1.0 / (dim as f64).sqrt(),
-                sliding_window: self.windows[i],
-                ..AttentionSpec::new(1, 1, dim)
-            },
-            rope: Some(0),
-            q: linear("q", [q, hidden], self.qkv_bias),
-            k: Some(linear("k", [kv, hidden], self.qkv_bias)),
-            v: Some(linear("v", [kv, hidden], self.qkv_bias)),
-            o: linear("o", [hidden, q], self.o_bias),
-            qk_norm,
-            v_norm: None,
-            kv_layer: None,
-            gate: None,
-            sinks: None,
-            clip: None,
-            temperature: None,
-            sub_norm: None,
-        };
-        let mlp = Mlp {
-            activation: self.activation,
-            gate: Some(linear("gate", [inner, hidden], self.mlp_bias)),
-            up: linear("up", [inner, hidden], self.mlp_bias),
-            down: linear("down", [hidden, inner], self.mlp_bias),
-            clamp: None,
-            sparsity: None,
-            sub_norm: None,
-        };
-        Layer {
-            mixer_norm: Some(mixer_norm),
-            mixer: Mixer::Attention(attention),
-            mixer_post_norm: None,
-            mlp_norm: Some(mlp_norm),
-            mlp: Some(FeedForward::Dense(mlp)),
-            mlp_post_norm: None,
-            parallel: false,
-            residual_multiplier: 1.0,
-            altup: None,
-            per_layer_input: None,
-            scalar: None,
         }
     }
 }

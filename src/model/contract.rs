@@ -1,10 +1,10 @@
 //! Which tensor plays which part: a pack's names against what the checkpoint has, each used exactly once.
 
 use super::pack::Tensors;
-use super::plan::Weight;
+use super::plan::{Part, Weight};
 use crate::checkpoint::{Source, TensorInfo};
 use crate::problem::{Problem, quote};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A checkpoint's tensors, with a record of which were taken.
 pub struct Contract<'a> {
@@ -15,41 +15,152 @@ pub struct Contract<'a> {
     /// Tensors of files that are broken: wanted, but not to be reported again.
     unavailable: &'a BTreeSet<String>,
     prefix: &'a str,
+    /// Layers of the plan: later ones are not of this model.
+    layers: usize,
     used: BTreeSet<String>,
     problems: Vec<Problem>,
+}
+
+/// Outputs of a fused tensor that are one part's: `count` of them, `block` together, one block every `stride`.
+#[derive(Debug, Clone, Copy)]
+pub struct Slice {
+    /// Outputs of the whole tensor.
+    pub of: usize,
+    pub first: usize,
+    pub block: usize,
+    pub stride: usize,
+}
+
+impl Slice {
+    /// `count` outputs one after the other.
+    pub fn run(of: usize, first: usize, count: usize) -> Self {
+        Self { of, first, block: count, stride: count }
+    }
+}
+
+/// How a part lies in its tensor.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Layout {
+    pub slice: Option<Slice>,
+    /// `(expert, experts)` of a tensor with one more dimension in front.
+    pub expert: Option<(usize, usize)>,
+    /// Stored as `[in, out]`.
+    pub transposed: bool,
 }
 
 impl<'a> Contract<'a> {
     pub fn new(folder: &'a str, names: &'a Tensors, source: &'a dyn Source, unavailable: &'a BTreeSet<String>) -> Self {
         let exists = |name: &str| source.tensors().contains_key(name) || unavailable.contains(name);
-        let prefix = names.prefixes.iter().find(|p| exists(&names.embed.replace("{prefix}", p)));
+        let embed = names.model.get("embed").map_or("", String::as_str);
+        let prefix = names.prefixes.iter().find(|p| exists(&embed.replace("{prefix}", p)));
         let prefix = prefix.or(names.prefixes.first()).map_or("", String::as_str);
-        Self { folder, names, source, unavailable, prefix, used: BTreeSet::new(), problems: Vec::new() }
+        Self { folder, names, source, unavailable, prefix, layers: 0, used: BTreeSet::new(), problems: Vec::new() }
     }
 
-    /// The name of a tensor outside the layers.
-    pub fn name(&self, template: &str) -> String {
+    /// Says how many layers the plan has.
+    pub fn set_layers(&mut self, layers: usize) {
+        self.layers = layers;
+    }
+
+    /// The name of a tensor outside the layers; `None` where the pack has no such part.
+    pub fn model_name(&self, role: &str) -> Option<String> {
+        self.names.model.get(role).map(|template| self.name(template))
+    }
+
+    fn name(&self, template: &str) -> String {
         template.replace("{prefix}", self.prefix)
+    }
+
+    /// Takes a tensor outside the layers.
+    pub fn model(&mut self, role: &str, shape: &[usize]) -> Weight {
+        match self.model_name(role) {
+            Some(name) => self.take(name, shape),
+            None => self.nameless(role, "the model", shape),
+        }
+    }
+
+    /// Takes one of several alike outside the layers, `{copy}` being its index.
+    pub fn copy(&mut self, role: &str, copy: usize, shape: &[usize]) -> Weight {
+        match self.model_name(role) {
+            Some(name) => self.take(name.replace("{copy}", &copy.to_string()), shape),
+            None => self.nameless(role, "the model", shape),
+        }
+    }
+
+    /// Whether the pack has a part of this name in its layers.
+    pub fn names_role(&self, role: &str) -> bool {
+        self.names.layer.contains_key(role)
+    }
+
+    /// The name of a tensor of a layer. `marks` are further placeholders with their values.
+    pub fn layer_name(&self, layer: usize, role: &str, marks: &[(&str, usize)]) -> Option<String> {
+        let template = self.names.layer.get(role)?;
+        let name = self.name(template).replace("{layer}", &layer.to_string());
+        Some(marks.iter().fold(name, |name, (mark, n)| name.replace(mark, &n.to_string())))
     }
 
     /// Takes the tensor that plays `role` in layer `layer`.
     pub fn layer(&mut self, layer: usize, role: &str, shape: &[usize]) -> Weight {
-        match self.names.layer.get(role) {
-            Some(template) => {
-                let name = self.name(template).replace("{layer}", &layer.to_string());
-                self.take(name, shape)
-            }
-            None => {
-                let message = format!("the pack names no tensor for {role}, which this config makes necessary");
-                self.problems.push(Problem::new("pack", format!("{}, layer {layer}", self.folder), message));
-                Weight::whole(role.to_owned(), shape)
-            }
+        self.layer_marked(layer, role, &[], shape)
+    }
+
+    /// As [`Contract::layer`], with further placeholders.
+    pub fn layer_marked(&mut self, layer: usize, role: &str, marks: &[(&str, usize)], shape: &[usize]) -> Weight {
+        match self.layer_name(layer, role, marks) {
+            Some(name) => self.take(name, shape),
+            None => self.nameless(role, &format!("layer {layer}"), shape),
         }
+    }
+
+    /// Takes a weight that is a part of the tensor that plays `role`.
+    pub fn part(&mut self, layer: usize, role: &str, shape: &[usize], layout: Layout) -> Weight {
+        let outputs = layout.slice.map_or(shape[0], |slice| slice.of);
+        let mut stored = vec![outputs];
+        stored.extend(&shape[1..]);
+        if layout.transposed {
+            stored.reverse();
+        }
+        let mut base = 0;
+        if let Some((expert, experts)) = layout.expert {
+            base = expert * if shape.len() == 1 { outputs } else { stored[0] };
+            stored.insert(0, experts);
+        }
+        let whole = layout.slice.is_none() && layout.expert.is_none() && !layout.transposed;
+        let taken = self.layer(layer, role, &stored);
+        if whole {
+            return taken;
+        }
+        let slice = layout.slice.unwrap_or(Slice::run(outputs, 0, shape[0]));
+        let part = Part {
+            stored,
+            base,
+            first: slice.first,
+            block: slice.block,
+            stride: slice.stride,
+            transposed: layout.transposed,
+        };
+        Weight { name: taken.name, shape: shape.to_vec(), part: Some(Box::new(part)) }
+    }
+
+    /// Takes a tensor stored with another shape of as many elements: `[channels, 1, kernel]` for `[channels, kernel]`.
+    pub fn reshaped(&mut self, layer: usize, role: &str, shape: &[usize], stored: &[usize]) -> Weight {
+        let taken = self.layer(layer, role, stored);
+        let rows = shape[0];
+        let part = Part { stored: stored.to_vec(), base: 0, first: 0, block: rows, stride: rows, transposed: false };
+        Weight { name: taken.name, shape: shape.to_vec(), part: Some(Box::new(part)) }
+    }
+
+    fn nameless(&mut self, role: &str, place: &str, shape: &[usize]) -> Weight {
+        let message = format!("the pack names no tensor for {role}, which this config makes necessary");
+        self.problems.push(Problem::new("pack", format!("{}, {place}", self.folder), message));
+        Weight::whole(role.to_owned(), shape)
     }
 
     /// Takes a tensor: it must exist, with this shape and a dtype that can be decoded.
     pub fn take(&mut self, name: String, shape: &[usize]) -> Weight {
         match self.source.tensors().get(&name) {
+            // Several parts of one tensor: judged the first time.
+            _ if self.used.contains(&name) => {}
             Some(info) => self.judge(info, shape),
             None if self.unavailable.contains(&name) => {}
             None => {
@@ -85,17 +196,23 @@ impl<'a> Contract<'a> {
     }
 
     /// Accounts for the tensors that nothing took: each is ignorable, or reported as surplus. Returns the problems and
-    /// the ignored names.
-    pub fn close(mut self) -> (Vec<Problem>, Vec<String>) {
-        let mut ignored = Vec::new();
+    /// the ignored names by what they are.
+    pub fn close(mut self) -> (Vec<Problem>, BTreeMap<String, Vec<String>>) {
+        let mut ignored: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut surplus = Vec::new();
-        let templates: Vec<String> = self.names.ignorable.iter().map(|t| self.name(t)).collect();
+        let templates: Vec<(&String, String)> = self
+            .names
+            .ignorable
+            .iter()
+            .flat_map(|(what, templates)| templates.iter().map(move |template| (what, template)))
+            .map(|(what, template)| (what, self.name(template)))
+            .collect();
         for (name, info) in self.source.tensors() {
             if self.used.contains(name) {
                 continue;
             }
-            if templates.iter().any(|t| matches_template(t, name)) {
-                ignored.push(name.clone());
+            if let Some((what, _)) = templates.iter().find(|(_, t)| matches_template(t, name, self.layers)) {
+                ignored.entry((*what).clone()).or_default().push(name.clone());
             } else {
                 let message = format!(
                     "surplus ({} {}); nothing in the plan uses it. If it does not matter, --allow-unused with this \
@@ -126,15 +243,23 @@ pub fn shown(shape: &[usize]) -> String {
     format!("[{}]", sizes.join(", "))
 }
 
-/// Whether `name` is `template` with a number for `{layer}`.
-fn matches_template(template: &str, name: &str) -> bool {
-    match template.split_once("{layer}") {
-        None => template == name,
-        Some((before, after)) => name
-            .strip_prefix(before)
-            .and_then(|rest| rest.strip_suffix(after))
-            .is_some_and(|index| !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit())),
+/// Whether `name` is `template`, with any number for `{layer}`, one from `layers` on for `{beyond}`, and anything for a
+/// final `*`.
+fn matches_template(template: &str, name: &str, layers: usize) -> bool {
+    if let Some(template) = template.strip_suffix('*') {
+        return (0..=name.len())
+            .filter(|&end| name.is_char_boundary(end))
+            .any(|end| matches_template(template, &name[..end], layers));
     }
+    let number = |mark: &str, least: usize| {
+        let (before, after) = template.split_once(mark)?;
+        let index = name.strip_prefix(before)?.strip_suffix(after)?;
+        let digits = !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit());
+        Some(digits && index.parse::<usize>().is_ok_and(|n| n >= least))
+    };
+    number("{layer}", 0)
+        .or_else(|| number("{beyond}", layers))
+        .unwrap_or_else(|| !template.contains(['{', '}']) && template == name)
 }
 
 #[cfg(test)]
@@ -144,9 +269,21 @@ mod tests {
     #[test]
     fn a_template_matches_numbers_only() {
         let template = "model.layers.{layer}.rotary.inv_freq";
-        assert!(matches_template(template, "model.layers.12.rotary.inv_freq"));
+        assert!(matches_template(template, "model.layers.12.rotary.inv_freq", 3));
         for other in ["model.layers..rotary.inv_freq", "model.layers.x.rotary.inv_freq", "layers.1.rotary.inv_freq"] {
-            assert!(!matches_template(template, other), "{other}");
+            assert!(!matches_template(template, other, 3), "{other}");
         }
+    }
+
+    #[test]
+    fn a_layer_beyond_the_last_and_anything_after() {
+        let template = "model.layers.{beyond}.*";
+        assert!(matches_template(template, "model.layers.3.eh_proj.weight", 3));
+        assert!(matches_template(template, "model.layers.61.x", 3));
+        for other in ["model.layers.2.eh_proj.weight", "model.layers.3", "model.layers.x.y", "layers.3.x"] {
+            assert!(!matches_template(template, other, 3), "{other}");
+        }
+        assert!(matches_template("visual.*", "visual.blocks.0.w", 3));
+        assert!(!matches_template("visual.*", "visuals.blocks.0.w", 3));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::problem::{Problem, quote, visible};
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Says that what is wrong has been added to the problems already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Keys<'a> {
     path: String,
     map: &'a Map<String, Value>,
     used: BTreeSet<&'a str>,
+    /// Of objects in this one, the keys that were read as `object.key`.
+    used_inside: BTreeMap<&'a str, BTreeSet<&'a str>>,
     /// Keys that were looked for and are not there.
     absent: BTreeSet<String>,
     problems: Vec<Problem>,
@@ -26,7 +28,15 @@ pub struct Keys<'a> {
 
 impl<'a> Keys<'a> {
     pub fn new(file: &'a str, path: &str, map: &'a Map<String, Value>) -> Self {
-        Self { file, path: path.to_owned(), map, used: BTreeSet::new(), absent: BTreeSet::new(), problems: Vec::new() }
+        Self {
+            file,
+            path: path.to_owned(),
+            map,
+            used: BTreeSet::new(),
+            used_inside: BTreeMap::new(),
+            absent: BTreeSet::new(),
+            problems: Vec::new(),
+        }
     }
 
     /// The keys of an object inside this one.
@@ -52,8 +62,16 @@ impl<'a> Keys<'a> {
         self.problems.extend(problems);
     }
 
-    /// Marks a key as read.
+    /// Marks a key as read; `a.b` is key b of object a.
     pub fn raw(&mut self, key: &str) -> Option<&'a Value> {
+        if let Some((object, key)) = key.split_once('.') {
+            let (name, inside) = self.map.get_key_value(object)?;
+            self.used.insert(name);
+            let used = self.used_inside.entry(name).or_default();
+            let (key, value) = inside.as_object()?.get_key_value(key)?;
+            used.insert(key);
+            return Some(value);
+        }
         match self.map.get_key_value(key) {
             Some((name, value)) => {
                 self.used.insert(name);
@@ -73,6 +91,10 @@ impl<'a> Keys<'a> {
 
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
     }
 
     pub fn read<T>(&mut self, key: &str, expected: &str, parse: impl FnOnce(&'a Value) -> Option<T>) -> Found<T> {
@@ -128,8 +150,13 @@ impl<'a> Keys<'a> {
 
     /// Reports each unread key as one that might change the result.
     pub fn close(mut self) -> Vec<Problem> {
-        let unread: Vec<_> = self.unread().collect();
-        for (key, value) in unread {
+        let mut unread: Vec<(String, &Value)> = self.unread().map(|(key, value)| (key.to_owned(), value)).collect();
+        for (object, used) in &self.used_inside {
+            let inside = self.map.get(*object).and_then(Value::as_object).into_iter().flatten();
+            let left = inside.filter(|(key, _)| !used.contains(key.as_str()));
+            unread.extend(left.map(|(key, value)| (format!("{object}.{key}"), value)));
+        }
+        for (key, value) in &unread {
             let meant = self.nearest(key).map_or(String::new(), |meant| format!(" (did you mean {}?)", quote(meant)));
             let message = format!(
                 "unknown key (value {}): it could change the numbers, and nothing here reads it{meant}. If it does not \

@@ -1,7 +1,9 @@
 //! From a config and a census of tensors to a plan: what to compute, with every key and every tensor accounted for.
 
+mod assemble;
 pub mod build;
 pub mod contract;
+pub mod fields;
 pub mod keys;
 pub mod pack;
 pub mod plan;

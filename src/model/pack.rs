@@ -9,13 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The packs in the binary, in the order in which they are listed. `like` may only refer to an earlier one.
-const EMBEDDED: [&str; 4] = [
-    include_str!("../../packs/llama.toml"),
-    include_str!("../../packs/mistral.toml"),
-    include_str!("../../packs/qwen2.toml"),
-    include_str!("../../packs/qwen3.toml"),
-];
+// Name and text of each file in packs/, by name.
+include!(concat!(env!("OUT_DIR"), "/packs.rs"));
 
 /// What a family's configs and tensors mean.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -33,13 +28,34 @@ pub struct Pack {
     /// Config keys that change nothing, beside those of packs/inert.toml.
     #[serde(default)]
     pub inert: Vec<String>,
+    /// Config keys that change nothing with one of these values, and something with any other.
+    #[serde(default)]
+    pub only: BTreeMap<String, Vec<serde_json::Value>>,
+    /// Keys of token ids that stand for an image, a sound or a film: a text run refuses them.
+    #[serde(default)]
+    pub placeholder_tokens: Vec<String>,
+    /// For a folder of several models: where its language model's keys stand.
+    pub text: Option<Text>,
     /// Where the fields of a plan come from.
     #[serde(default)]
     pub fields: BTreeMap<String, Field>,
     #[serde(default)]
     pub tensors: Tensors,
+    /// Fixtures (fixtures/NAME) whose logits transformers computed: what the family is verified with.
+    #[serde(default)]
+    pub fixtures: Vec<String>,
     #[serde(default)]
     pub self_test: SelfTest,
+}
+
+/// The language model inside a folder of several models: another pack reads its config.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Text {
+    /// The key under which its config stands.
+    pub config: String,
+    /// Its `model_type` where its config has none.
+    pub model_type: String,
 }
 
 /// What `oracle self-test` runs for a pack.
@@ -61,8 +77,8 @@ pub struct SelfTest {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(from = "FieldText")]
 pub struct Field {
-    /// The config key.
-    pub key: Option<String>,
+    /// The config key, with its older spellings; `a.b` is key b of object a.
+    pub keys: Vec<String>,
     /// The value where the config has no such key.
     pub default: Option<toml::Value>,
     /// The field whose value holds where the config has no such key.
@@ -89,7 +105,7 @@ enum FieldText {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FieldTable {
-    key: Option<String>,
+    key: Option<OneOrMore>,
     default: Option<toml::Value>,
     default_from: Option<String>,
     null_from: Option<String>,
@@ -97,36 +113,65 @@ struct FieldTable {
     rule: Option<String>,
 }
 
+/// A text, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl From<OneOrMore> for Vec<String> {
+    fn from(text: OneOrMore) -> Self {
+        match text {
+            OneOrMore::One(one) => vec![one],
+            OneOrMore::More(more) => more,
+        }
+    }
+}
+
 impl From<FieldText> for Field {
     fn from(text: FieldText) -> Self {
         match text {
-            FieldText::Key(key) => Field { key: Some(key), ..Field::default() },
+            FieldText::Key(key) => Field { keys: vec![key], ..Field::default() },
             FieldText::Table(FieldTable { key, default, default_from, null_from, value, rule }) => {
-                Field { key, default, default_from, null_from, value, rule }
+                let keys = key.map_or_else(Vec::new, Vec::from);
+                Field { keys, default, default_from, null_from, value, rule }
             }
         }
     }
 }
 
-/// Tensor names as templates: `{prefix}` is one of `prefixes`, `{layer}` a layer's index.
+/// Tensor names as templates: `{prefix}` is one of `prefixes`, `{layer}` a layer's index, `{expert}` an expert's, `{head}`
+/// an attention head's.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Tensors {
     /// The first one under which the checkpoint has the embedding is used for all names.
     #[serde(default)]
     pub prefixes: Vec<String>,
+    /// Outside the layers: the semantic name and its template.
+    #[serde(flatten)]
+    pub model: BTreeMap<String, String>,
+    /// Tensors that a text forward pass doesn't read: what they are, and their templates. `{layer}` is any number,
+    /// `{beyond}` that of a layer after the last, a final `*` anything.
     #[serde(default)]
-    pub embed: String,
-    #[serde(default)]
-    pub norm: String,
-    #[serde(default)]
-    pub head: String,
-    /// Tensors that a text forward pass doesn't read.
-    #[serde(default)]
-    pub ignorable: Vec<String>,
+    pub ignorable: BTreeMap<String, Vec<String>>,
     /// Per layer: the semantic name (that of the plan's field) and its template.
     #[serde(default)]
     pub layer: BTreeMap<String, String>,
+}
+
+impl Tensors {
+    /// These names in a folder of several models: the folder's own where it has some.
+    pub fn under(&self, folder: &Tensors) -> Tensors {
+        let mut all = self.clone();
+        if !folder.prefixes.is_empty() {
+            all.prefixes.clone_from(&folder.prefixes);
+        }
+        all.model.extend(folder.model.clone());
+        all.ignorable.extend(folder.ignorable.clone());
+        all
+    }
 }
 
 /// Config keys without numeric effect in any family: packs/inert.toml.
@@ -152,9 +197,24 @@ impl Pack {
         static PACKS: OnceLock<Vec<Pack>> = OnceLock::new();
         PACKS.get_or_init(|| {
             let mut packs: Vec<Pack> = Vec::new();
-            for text in EMBEDDED {
-                packs.push(Pack::parse(text, &packs).expect("an embedded pack is sound"));
+            // A pack is ready once the one that it is like is: every round gets on, since no two are like each other.
+            let mut waiting = EMBEDDED.to_vec();
+            while !waiting.is_empty() {
+                let before = waiting.len();
+                waiting.retain(|(name, text)| match Pack::parse(text, &packs) {
+                    Ok(pack) => {
+                        assert_eq!(pack.name, *name, "an embedded pack is called as its file");
+                        packs.push(pack);
+                        false
+                    }
+                    Err(_) => true,
+                });
+                if waiting.len() == before {
+                    let (name, text) = waiting[0];
+                    panic!("packs/{name}.toml: {}", Pack::parse(text, &packs).expect_err("it has just failed"));
+                }
             }
+            packs.sort_by(|a, b| a.name.cmp(&b.name));
             packs
         })
     }
@@ -190,7 +250,8 @@ impl Pack {
                 let known: Vec<&str> = others.iter().map(|p| p.name.as_str()).collect();
                 format!("like = \"{like}\": there is no such pack; there are {}", known.join(", "))
             })?;
-            pack.inherit(base);
+            let base = base.clone();
+            pack.inherit(&base);
         }
         schema::check(&pack)?;
         Ok(pack)
@@ -203,17 +264,16 @@ impl Pack {
             }
         }
         fill(&mut self.fields, &base.fields);
-        fill(&mut self.tensors.layer, &base.tensors.layer);
+        fill(&mut self.only, &base.only);
         let (own, base) = (&mut self.tensors, &base.tensors);
-        for (own, base) in [(&mut own.prefixes, &base.prefixes), (&mut own.ignorable, &base.ignorable)] {
-            if own.is_empty() {
-                own.clone_from(base);
-            }
-        }
-        for (own, base) in [(&mut own.embed, &base.embed), (&mut own.norm, &base.norm), (&mut own.head, &base.head)] {
-            if own.is_empty() {
-                own.clone_from(base);
-            }
+        fill(&mut own.model, &base.model);
+        fill(&mut own.layer, &base.layer);
+        fill(&mut own.ignorable, &base.ignorable);
+        // An empty name takes a part away that the other pack has.
+        own.model.retain(|_, template| !template.is_empty());
+        own.layer.retain(|_, template| !template.is_empty());
+        if own.prefixes.is_empty() {
+            own.prefixes.clone_from(&base.prefixes);
         }
     }
 }

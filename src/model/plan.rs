@@ -9,6 +9,7 @@ use crate::ops::delta::DeltaSpec;
 use crate::ops::mamba2::ScanSpec;
 use crate::ops::rope::Rope;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A decoder-only language model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,6 +36,9 @@ pub struct Plan {
     /// Before the head.
     pub norm: Norm,
     pub head: Head,
+    /// Tokens that stand for an image or a sound, with the config key that says so: a text run refuses them.
+    #[serde(skip)]
+    pub placeholder_tokens: BTreeMap<u32, String>,
 }
 
 /// A part of a model's weights: a stored tensor under the name that it has in the checkpoint, or a part of one.

@@ -6,19 +6,107 @@ use crate::problem::{quote, visible};
 use serde_json::{Map, Value};
 
 /// The keys beside those of a RoPE object that [`read`] reads.
-pub const KEYS: [&str; 4] = ["rope_theta", "rope_scaling", "rope_parameters", ORIGINAL];
+pub const KEYS: [&str; 5] = ["rope_theta", "rope_scaling", "rope_parameters", ORIGINAL, LOCAL];
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 
-const KINDS: [&str; 6] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
+const KINDS: [&str; 8] =
+    ["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "ntk_alpha (dynamic with alpha)"];
 
-/// Reads the table of a model whose heads rotate `dim` dimensions; all problems are in `keys` when this fails.
-pub fn read(
+/// Inside a RoPE object, what changes nothing for text: the sections of Qwen-VL's three-part positions, which are all the
+/// same for text, and a copy of the outer key.
+const INERT: [&str; 3] = ["mrope_section", "mrope_interleaved", "max_position_embeddings"];
+
+/// What a pack and other keys say about a table.
+#[derive(Debug, Clone)]
+pub struct Expected<'a> {
+    /// Keys beside the RoPE object that may give the base.
+    pub theta_keys: &'a [String],
+    pub default_theta: f64,
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// The rotated part of a head, as keys beside the object or the family give it.
+    pub partial_rotary_factor: Option<f64>,
+    /// Where no key says it.
+    pub default_partial_rotary_factor: f64,
+    pub max_position_embeddings: usize,
+    pub interleaved: bool,
+    /// Latent attention rotates this part of a head, as `qk_rope_head_dim` says.
+    pub latent: Option<usize>,
+}
+
+/// A table, and what a RoPE object says about attention beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    pub rope: Rope,
+    /// YaRN's temperature of the softmax, `0.1 mscale_all_dim ln(factor) + 1`: one where there is none.
+    pub mscale: f64,
+    /// `llama_4_scaling_beta` and the length that it counts in.
+    pub temperature: Option<(f64, usize)>,
+}
+
+/// Reads the table of a model; all problems are in `keys` when this fails.
+pub fn read(keys: &mut Keys<'_>, expected: &Expected<'_>) -> Result<Table, Reported> {
+    let (name, map) = object(keys)?;
+    read_object(keys, name, map, expected)
+}
+
+/// Reads two tables, for full attention and for sliding layers: from an object for each inside `rope_parameters`, or one
+/// object for both. Where `local`, the sliding layers have `rope_local_base_freq` and no scaling in the old spelling.
+/// Nothing for a type whose object is `null`.
+pub fn read_pair(
     keys: &mut Keys<'_>,
-    default_theta: f64,
-    dim: usize,
-    max_position_embeddings: usize,
-) -> Result<Rope, Reported> {
+    full: &Expected<'_>,
+    sliding: &Expected<'_>,
+    local: bool,
+) -> Result<(Option<Table>, Option<Table>), Reported> {
+    let (name, map) = object(keys)?;
+    if map.values().any(Value::is_object) {
+        for key in full.theta_keys.iter().map(String::as_str).chain(["rope_theta", LOCAL]) {
+            if keys.raw(key).is_some_and(|value| !value.is_null()) {
+                return Err(keys.report(
+                    "config-contradiction",
+                    key,
+                    format!("stands beside {name}, which has one for each layer type"),
+                ));
+            }
+        }
+        let mut inner = keys.nested(name, map);
+        let mut one = |kind: &str, expected: &Expected<'_>| {
+            let null = inner.is_null(kind);
+            match inner.object(kind)? {
+                None if null => Ok(None),
+                Some(object) => read_object(&mut inner, kind, object, expected).map(Some),
+                None => Err(inner.report("rope-value", kind, "missing; the layers of this type need it")),
+            }
+        };
+        let tables = (one("full_attention", full), one("sliding_attention", sliding));
+        keys.add_problems(inner.close());
+        return Ok((tables.0?, tables.1?));
+    }
+    let table = read_object(keys, name, map, full)?;
+    if !local {
+        // The head's width may differ.
+        let other = Table {
+            rope: Rope { dim: sliding.head_dim * table.rope.dim / full.head_dim, ..table.rope.clone() },
+            ..table.clone()
+        };
+        return Ok((Some(table), Some(other)));
+    }
+    let base = keys.read(LOCAL, "a number greater than one", theta)?.unwrap_or(10_000.0);
+    let rope = Rope {
+        dim: sliding.head_dim,
+        rope_theta: base,
+        interleaved: sliding.interleaved,
+        scaling: RopeScaling::Default,
+    };
+    Ok((Some(table), Some(Table { rope, mscale: 1.0, temperature: None })))
+}
+
+const LOCAL: &str = "rope_local_base_freq";
+
+/// The RoPE object, in one of its two spellings.
+fn object<'c>(keys: &mut Keys<'c>) -> Result<(&'static str, &'c Map<String, Value>), Reported> {
     static EMPTY: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
     let legacy = keys.object("rope_scaling")?.filter(|m| !m.is_empty());
     let modern = keys.object("rope_parameters")?.filter(|m| !m.is_empty());
@@ -34,43 +122,57 @@ pub fn read(
             "differs from rope_parameters, which is also there",
         ));
     }
-    let (name, map) = match (legacy, modern) {
+    Ok(match (legacy, modern) {
         (Some(map), _) => ("rope_scaling", map),
         (None, Some(map)) => ("rope_parameters", map),
         (None, None) => ("rope_parameters", EMPTY.get_or_init(Map::new)),
-    };
-    let outer = Outer {
-        theta: keys.read("rope_theta", "a number greater than one", theta),
-        default_theta,
-        dim,
-        max_position_embeddings,
-    };
-    let mut inner = keys.nested(name, map);
-    let rope = read_inner(&mut inner, keys, &outer);
+    })
+}
+
+fn read_object(
+    keys: &mut Keys<'_>,
+    path: &str,
+    map: &Map<String, Value>,
+    expected: &Expected<'_>,
+) -> Result<Table, Reported> {
+    let mut theta_outside = Ok(None);
+    for key in std::iter::once("rope_theta").chain(expected.theta_keys.iter().map(String::as_str)) {
+        let found = keys.read(key, "a number greater than one", theta);
+        theta_outside = match (theta_outside, found) {
+            (Ok(a), Ok(b)) => same(keys, key, a, b),
+            _ => Err(Reported),
+        };
+    }
+    let outer = Outer { theta: theta_outside, expected };
+    let mut inner = keys.nested(path, map);
+    let table = read_inner(&mut inner, keys, &outer);
     keys.add_problems(inner.close());
-    rope
+    table
 }
 
 /// What stands outside the RoPE object.
-struct Outer {
+struct Outer<'a> {
     theta: Found<f64>,
-    default_theta: f64,
-    dim: usize,
-    max_position_embeddings: usize,
+    expected: &'a Expected<'a>,
 }
 
 fn theta(value: &Value) -> Option<f64> {
     value.as_f64().filter(|n| n.is_finite() && *n > 1.0)
 }
 
-fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer) -> Result<Rope, Reported> {
+fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Result<Table, Reported> {
     // Whatever is wrong, the other keys are read as well: so all problems are found, and none is made up.
     let inner_theta = keys.read("rope_theta", "a number greater than one", theta);
     let rope_theta = match (inner_theta, outer.theta) {
         (Ok(inner), Ok(outer)) => same(keys, "rope_theta", inner, outer),
         _ => Err(Reported),
     };
+    for key in INERT {
+        keys.raw(key);
+    }
     let kind = match (keys.text("rope_type"), keys.text("type")) {
+        // Qwen-VL's old spelling of the default kind.
+        (Ok(new), Ok(Some("mrope"))) => Ok(new.unwrap_or("default")),
         (Ok(new), Ok(old)) => same(keys, "rope_type", new, old).map(|kind| kind.unwrap_or("default")),
         _ => Err(Reported),
     };
@@ -81,24 +183,90 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer) -> Result<
         let message = format!("unknown kind {}; known are {}", quote(kind), KINDS.join(", "));
         Err(keys.report("rope-type", "rope_type", message))
     });
-    let scaling = match kind {
-        Ok(kind) => read_scaling(keys, top, outer, kind),
-        Err(Reported) => {
+    let partial = partial(keys, outer.expected);
+    let beta = keys.non_negative("llama_4_scaling_beta");
+    let scaling = match (kind, partial) {
+        (Ok(kind), Ok((dim, proportion))) => read_scaling(keys, top, outer, kind, dim, proportion),
+        _ => {
             // The keys of an unknown kind can't be judged.
             keys.read_all();
             top.raw(ORIGINAL);
             Err(Reported)
         }
     };
-    let rope_theta = rope_theta?.unwrap_or(outer.default_theta);
-    Ok(Rope { dim: outer.dim, rope_theta, interleaved: false, scaling: scaling? })
+    let rope_theta = rope_theta?.unwrap_or(outer.expected.default_theta);
+    let (scaling, mscale, original) = scaling?;
+    let (dim, _) = partial?;
+    let dim = if matches!(scaling, RopeScaling::Proportional { .. }) { outer.expected.head_dim } else { dim };
+    let temperature = match (beta?, original) {
+        (Some(beta), Some(original)) => Some((beta, original)),
+        (Some(_), None) => {
+            return Err(keys.report("rope-value", "llama_4_scaling_beta", "needs original_max_position_embeddings"));
+        }
+        (None, _) => None,
+    };
+    let rope = Rope { dim, rope_theta, interleaved: outer.expected.interleaved, scaling };
+    Ok(Table { rope, mscale, temperature })
 }
 
-fn read_scaling(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer, kind: &str) -> Result<RopeScaling, Reported> {
-    let (dim, max) = (outer.dim, outer.max_position_embeddings);
-    Ok(match kind {
+/// Rotated columns of a head, and the factor that gives them.
+fn partial(keys: &mut Keys<'_>, expected: &Expected<'_>) -> Result<(usize, f64), Reported> {
+    let inner = keys.read("partial_rotary_factor", "a number above 0 and up to 1", share)?;
+    let given = same(keys, "partial_rotary_factor", inner, expected.partial_rotary_factor)?;
+    if let Some(dim) = expected.latent {
+        return match given {
+            Some(factor) if (expected.head_dim as f64 * factor).round() as usize != dim => {
+                let message = format!("expected what gives qk_rope_head_dim ({dim}), found {factor}");
+                Err(keys.report("config-contradiction", "partial_rotary_factor", message))
+            }
+            _ if dim.is_multiple_of(2) => Ok((dim, 1.0)),
+            _ => Err(keys.report(
+                "config-value",
+                "partial_rotary_factor",
+                format!("RoPE rotates pairs: expected an even qk_rope_head_dim, found {dim}"),
+            )),
+        };
+    }
+    let factor = given.unwrap_or(expected.default_partial_rotary_factor);
+    let dim = (expected.head_dim as f64 * factor) as usize;
+    if dim >= 2 && dim.is_multiple_of(2) {
+        return Ok((dim, factor));
+    }
+    let message = format!("RoPE rotates pairs: expected an even part of {} columns, found {dim}", expected.head_dim);
+    Err(keys.report("config-value", "partial_rotary_factor", message))
+}
+
+/// A share of a whole.
+pub fn share(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|n| *n > 0.0 && *n <= 1.0)
+}
+
+/// How the frequencies are scaled, YaRN's temperature of the softmax, and the trained length where the kind has one.
+fn read_scaling(
+    keys: &mut Keys<'_>,
+    top: &mut Keys<'_>,
+    outer: &Outer<'_>,
+    kind: &str,
+    dim: usize,
+    proportion: f64,
+) -> Result<(RopeScaling, f64, Option<usize>), Reported> {
+    let max = outer.expected.max_position_embeddings;
+    let mut softmax = 1.0;
+    let mut trained = None;
+    let scaling = match kind {
         "default" => RopeScaling::Default,
+        "proportional" => RopeScaling::Proportional {
+            factor: keys.positive("factor")?.unwrap_or(1.0),
+            rotated: (proportion * outer.expected.head_dim as f64 / 2.0).floor() as usize,
+        },
         "linear" => RopeScaling::Linear { factor: required(keys.positive("factor"), keys, "factor")? },
+        // Hunyuan's: `alpha` stretches the base for every length, and nothing else counts.
+        "dynamic" if keys.positive("alpha").is_ok_and(|alpha| alpha.is_some()) => {
+            for key in ["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", ORIGINAL] {
+                keys.raw(key);
+            }
+            RopeScaling::NtkAlpha { alpha: required(keys.positive("alpha"), keys, "alpha")? }
+        }
         "dynamic" => {
             let factor = required(keys.positive("factor"), keys, "factor")?;
             if dim <= 2 {
@@ -136,10 +304,13 @@ fn read_scaling(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer, kind: &s
             let (mscale, mscale_all_dim) = (keys.non_negative("mscale"), keys.non_negative("mscale_all_dim"));
             let (truncate, original) = (keys.flag("truncate"), original(keys, top, max));
             let original = original?;
+            trained = Some(original);
             let factor = factor?.unwrap_or(max as f64 / original as f64);
             // transformers takes zero for absent in these four.
             let set = |found: Found<f64>| found.map(|v| v.filter(|&n| n != 0.0));
-            let attention_factor = match (given?, set(mscale)?, set(mscale_all_dim)?) {
+            let (mscale, mscale_all_dim) = (set(mscale)?, set(mscale_all_dim)?);
+            softmax = mscale_all_dim.map_or(1.0, |all| yarn_mscale(factor, all));
+            let attention_factor = match (given?, mscale, mscale_all_dim) {
                 (Some(given), ..) => given,
                 (None, Some(m), Some(all)) => yarn_mscale(factor, m) / yarn_mscale(factor, all),
                 (None, ..) => yarn_mscale(factor, 1.0),
@@ -171,7 +342,8 @@ fn read_scaling(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer, kind: &s
                 attention_factor,
             }
         }
-    })
+    };
+    Ok((scaling, softmax, trained))
 }
 
 /// YaRN's temperature: `0.1 mscale ln(factor) + 1`.

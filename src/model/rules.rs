@@ -1,55 +1,354 @@
-//! Named rules: what a family derives from more than one config key. A pack refers to them by name.
+//! Named rules: what a family derives from more than one config key, or layer by layer. A pack refers to them by name.
 
-use super::keys::{Keys, Reported, shown};
+use super::fields::{Fields, layer_expected};
+use super::keys::{Keys, Reported};
+use super::schema;
 use serde_json::Value;
 
-/// The keys that the rules for windows read.
-pub const WINDOW_KEYS: [&str; 4] = ["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"];
-
-/// `sliding_window everywhere`: one window for all layers (`null`: none).
-pub fn window_everywhere(keys: &mut Keys<'_>, default: usize, layers: usize) -> Result<Vec<Option<usize>>, Reported> {
-    let none = keys.is_null("sliding_window");
-    let window = keys.count("sliding_window")?;
-    Ok(vec![if none { None } else { Some(window.unwrap_or(default)) }; layers])
+/// What a layer's mixer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerType {
+    /// Attention to everything before.
+    Full,
+    /// Attention with a sliding window.
+    Sliding,
+    /// Attention within a chunk of the sequence.
+    Chunked,
+    /// The gated delta rule.
+    Linear,
+    /// A short convolution.
+    Conv,
+    Mamba,
 }
 
-/// `sliding_window by layer`: a window where `use_sliding_window` is true, on the layers that `layer_types` calls
+/// The words of `layer_types`.
+pub const KINDS: [&str; 7] =
+    ["full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "mamba", "attention"];
+
+impl LayerType {
+    fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "full_attention" | "attention" => LayerType::Full,
+            "sliding_attention" => LayerType::Sliding,
+            "chunked_attention" => LayerType::Chunked,
+            "linear_attention" => LayerType::Linear,
+            "conv" => LayerType::Conv,
+            "mamba" => LayerType::Mamba,
+            _ => return None,
+        })
+    }
+
+    /// The key of its RoPE table, where types have tables of their own.
+    pub fn rope_key(self) -> &'static str {
+        match self {
+            LayerType::Sliding => "sliding_attention",
+            _ => "full_attention",
+        }
+    }
+}
+
+/// A list of layer types.
+pub fn pattern(value: &Value) -> Option<Vec<LayerType>> {
+    let list = value.as_array()?.iter().map(|word| LayerType::parse(word.as_str()?)).collect::<Option<Vec<_>>>();
+    list.filter(|list| !list.is_empty())
+}
+
+/// `layer_types`: the key of that name (or the field's first key); without it the pack's default, a list that repeats.
+/// A second key of the field is the length of the period (`sliding_window_pattern`): all but its last layer are of the
+/// default's first type, the last one of the default's last.
+const TYPES: &str = "layer_types";
+/// `layer_types`: those of `full_attn_idxs` are full attention, the others are of the default's first type.
+const FULL_ATTN_IDXS: &str = "full_attn_idxs";
+/// `layer_types`: lists inside `linear_attn_config`, counted from one.
+const KDA_LAYERS: &str = "kda_layers";
+/// `layer_types`: chunked attention where `no_rope_layers` says that there is RoPE, full attention elsewhere.
+const CHUNKED_WITH_ROPE: &str = "chunked where no_rope_layers is 1";
+
+pub const LAYER_TYPES: [&str; 4] = [TYPES, FULL_ATTN_IDXS, KDA_LAYERS, CHUNKED_WITH_ROPE];
+
+/// `sliding_window`: one window for all layers (`null`: none).
+const EVERYWHERE: &str = "sliding_window everywhere";
+/// `sliding_window`: a window where `use_sliding_window` is true, on the layers that `layer_types` calls
 /// `sliding_attention`; without `layer_types`, on those from `max_window_layers` on.
-pub fn window_by_layer(keys: &mut Keys<'_>, default: usize, layers: usize) -> Result<Vec<Option<usize>>, Reported> {
+const BY_LAYER: &str = "sliding_window by layer";
+/// `sliding_window`: on the layers whose type is sliding attention.
+const OF_SLIDING: &str = "sliding_window of sliding layers";
+/// `sliding_window`: as `by layer`; without `layer_types`, on those without RoPE.
+const WITHOUT_ROPE: &str = "sliding_window of layers without RoPE";
+
+pub const WINDOWS: [&str; 4] = [EVERYWHERE, BY_LAYER, OF_SLIDING, WITHOUT_ROPE];
+
+/// `moe_layers`: all, or none where there are no experts.
+const ALL: &str = "every layer";
+/// `moe_layers`: all but the first so many; a list `mlp_layer_types` of `dense` and `sparse` says the same.
+const FIRST_DENSE: &str = "first_k_dense_replace";
+/// `moe_layers`: all but the first so many.
+const NUM_DENSE: &str = "num_dense_layers";
+/// `moe_layers`: every `decoder_sparse_step`th, but those of `mlp_only_layers`.
+const SPARSE_STEP: &str = "decoder_sparse_step";
+/// `moe_layers`: the list of that name; without it every `interleave_moe_layer_step`th.
+const INTERLEAVED: &str = "interleave_moe_layer_step";
+
+pub const MOE_LAYERS: [&str; 5] = [ALL, FIRST_DENSE, NUM_DENSE, SPARSE_STEP, INTERLEAVED];
+
+/// `rope_layers`: where the list of that name has a 1; without it all but every `no_rope_layer_interval`th.
+const NO_ROPE_LAYERS: &str = "no_rope_layers";
+/// `rope_layers`: sliding layers alone.
+const SLIDING_ONLY: &str = "sliding layers";
+/// `rope_layers`: sliding layers alone, or all where there is no window.
+const SLIDING_OR_ALL: &str = "sliding layers, or all without a window";
+/// `rope_layers`: all where `position_embedding_type` is `rope`, none where it is `nope`.
+const POSITION_TYPE: &str = "position_embedding_type";
+/// `rope_layers`: none.
+const NONE: &str = "none";
+
+pub const ROPE_LAYERS: [&str; 5] = [NO_ROPE_LAYERS, SLIDING_ONLY, SLIDING_OR_ALL, POSITION_TYPE, NONE];
+
+/// The keys that a rule reads.
+pub fn keys(rule: &str) -> &'static [&'static str] {
+    match rule {
+        TYPES => &["layer_types"],
+        FULL_ATTN_IDXS => &["layer_types", "full_attn_idxs"],
+        KDA_LAYERS => &["layer_types", "linear_attn_config.kda_layers", "linear_attn_config.full_attn_layers"],
+        CHUNKED_WITH_ROPE => &["layer_types", "no_rope_layers", "no_rope_layer_interval"],
+        EVERYWHERE | OF_SLIDING => &["sliding_window"],
+        BY_LAYER | WITHOUT_ROPE => &["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"],
+        FIRST_DENSE => &["first_k_dense_replace", "mlp_layer_types"],
+        NUM_DENSE => &["num_dense_layers"],
+        SPARSE_STEP => &["decoder_sparse_step", "mlp_only_layers"],
+        INTERLEAVED => &["interleave_moe_layer_step", "moe_layers"],
+        NO_ROPE_LAYERS => &["no_rope_layers", "no_rope_layer_interval"],
+        POSITION_TYPE => &["position_embedding_type"],
+        _ => &[],
+    }
+}
+
+/// Reads the layers' types: full attention where the pack says nothing.
+pub fn layer_types(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec<LayerType>, Reported> {
+    let Some(rule) = fields.rule("layer_types") else { return Ok(vec![LayerType::Full; layers]) };
+    let default = fields.default("layer_types").and_then(|value| pattern(&value)).unwrap_or(vec![LayerType::Full]);
+    let field_keys = fields.field("layer_types").map_or(&[][..], |field| &field.keys);
+    let key = field_keys.first().map_or("layer_types", String::as_str);
+    let keys = &mut *fields.keys;
+    let given = types(keys, key, layers)?;
+    let derived = match rule {
+        TYPES => {
+            let period = match field_keys.get(1) {
+                Some(key) => keys.read(key, schema::COUNT, |v| super::keys::count(v).or(v.is_string().then_some(0)))?,
+                None => None,
+            };
+            let (first, last) = (default[0], default[default.len() - 1]);
+            match period.filter(|&p| p > 0) {
+                Some(period) => (0..layers).map(|i| if (i + 1) % period == 0 { last } else { first }).collect(),
+                None => default.iter().copied().cycle().take(layers).collect(),
+            }
+        }
+        FULL_ATTN_IDXS => {
+            let full = indices(keys, "full_attn_idxs", layers, 0)?;
+            let full = full.unwrap_or_else(|| (0..layers).collect());
+            (0..layers).map(|i| if full.contains(&i) { LayerType::Full } else { default[0] }).collect()
+        }
+        KDA_LAYERS => {
+            let linear = indices(keys, "linear_attn_config.kda_layers", layers, 1)?.unwrap_or_default();
+            let full = indices(keys, "linear_attn_config.full_attn_layers", layers, 1)?;
+            let of = |i| if linear.contains(&i) { LayerType::Linear } else { LayerType::Full };
+            if let Some(full) = full
+                && given.is_none()
+                && (0..layers).any(|i| full.contains(&i) == linear.contains(&i))
+            {
+                let message = format!("expected each of {layers} layers in kda_layers or in full_attn_layers");
+                return Err(keys.report("config-value", "linear_attn_config.full_attn_layers", message));
+            }
+            (0..layers).map(of).collect()
+        }
+        _ => {
+            let rope = no_rope_layers(keys, layers)?;
+            rope.into_iter().map(|rope| if rope { LayerType::Chunked } else { LayerType::Full }).collect()
+        }
+    };
+    Ok(given.unwrap_or(derived))
+}
+
+/// A list of layer types, one per layer.
+fn types(keys: &mut Keys<'_>, key: &str, layers: usize) -> Result<Option<Vec<LayerType>>, Reported> {
+    let list =
+        keys.read(key, "a list of texts", |v| v.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<&str>>>())?;
+    let Some(list) = list else { return Ok(None) };
+    if list.len() != layers {
+        let message = format!("expected one entry per layer ({layers}), found {}", list.len());
+        return Err(keys.report("config-value", key, message));
+    }
+    let mut types = Vec::with_capacity(layers);
+    for (i, word) in list.into_iter().enumerate() {
+        match LayerType::parse(word) {
+            Some(kind) => types.push(kind),
+            None => {
+                let expected = format!("one of {}", KINDS.join(", "));
+                return Err(keys.report("config-value", key, layer_expected(i, &expected, &Value::from(word))));
+            }
+        }
+    }
+    Ok(Some(types))
+}
+
+/// A list of layers, counted from `base`.
+fn indices(keys: &mut Keys<'_>, key: &str, layers: usize, base: usize) -> Result<Option<Vec<usize>>, Reported> {
+    let expected = format!("a list of layers from {base} to {}", layers + base - 1);
+    keys.read(key, &expected, |value| {
+        let index = |v: &Value| (v.as_u64()? as usize).checked_sub(base).filter(|&i| i < layers);
+        value.as_array()?.iter().map(index).collect::<Option<Vec<usize>>>()
+    })
+}
+
+/// Reads the window of each layer, `types` being the layers' types.
+pub fn windows(
+    fields: &mut Fields<'_, '_, '_>,
+    types: &[LayerType],
+    rope_layers: &[bool],
+) -> Result<Vec<Option<usize>>, Reported> {
+    let Some(rule) = fields.rule("sliding_window") else { return Ok(vec![None; types.len()]) };
+    let default = fields.default("sliding_window").and_then(|value| super::keys::count(&value));
+    let keys = &mut *fields.keys;
+    let none = keys.is_null("sliding_window");
+    let window = keys.count("sliding_window");
+    match rule {
+        EVERYWHERE => Ok(vec![if none { None } else { window?.or(default) }; types.len()]),
+        OF_SLIDING => {
+            let window = if none { None } else { window?.or(default) };
+            Ok(types.iter().map(|kind| window.filter(|_| *kind == LayerType::Sliding)).collect())
+        }
+        _ => {
+            let first = if rule == BY_LAYER { None } else { Some(rope_layers) };
+            by_layer(keys, if none { Ok(None) } else { window.map(|w| w.or(default)) }, types.len(), first)
+        }
+    }
+}
+
+/// Where `use_sliding_window` is true: the layers that `layer_types` calls sliding; without it those without RoPE where
+/// `rope_layers` are given, else those from `max_window_layers` on.
+fn by_layer(
+    keys: &mut Keys<'_>,
+    window: Result<Option<usize>, Reported>,
+    layers: usize,
+    rope_layers: Option<&[bool]>,
+) -> Result<Vec<Option<usize>>, Reported> {
     /// transformers' default of `max_window_layers`.
     const MAX_WINDOW_LAYERS: usize = 28;
     let on = keys.flag("use_sliding_window");
-    let none = keys.is_null("sliding_window");
-    let window = keys.count("sliding_window");
-    let first = keys.read("max_window_layers", "a whole number", |v| v.as_u64().map(|n| n as usize));
-    let types = keys.read("layer_types", "a list of texts", |v| {
-        v.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<&str>>>()
-    });
-    let (on, window, first, types) = (on?.unwrap_or(false), window?, first?.unwrap_or(MAX_WINDOW_LAYERS), types?);
-    let window = if on && !none { Some(window.unwrap_or(default)) } else { None };
-    let Some(types) = types else {
-        return Ok((0..layers).map(|i| window.filter(|_| i >= first)).collect());
+    let first = match rope_layers {
+        None => keys.read("max_window_layers", "a whole number", |v| v.as_u64().map(|n| n as usize)),
+        Some(_) => Ok(None),
     };
-    if types.len() != layers {
-        let message = format!("expected one entry per layer ({layers}), found {}", types.len());
-        return Err(keys.report("config-value", "layer_types", message));
-    }
+    let types = types(keys, "layer_types", layers);
+    let (on, window, first, types) = (on?.unwrap_or(false), window?, first?.unwrap_or(MAX_WINDOW_LAYERS), types?);
+    let window = window.filter(|_| on);
+    let Some(types) = types else {
+        let slides = |i: usize| rope_layers.map_or(i >= first, |rope| !rope[i]);
+        return Ok((0..layers).map(|i| window.filter(|_| slides(i))).collect());
+    };
     let mut windows = Vec::with_capacity(layers);
     for (i, kind) in types.into_iter().enumerate() {
         windows.push(match (kind, window) {
-            ("full_attention", _) => None,
-            ("sliding_attention", Some(w)) => Some(w),
-            ("sliding_attention", None) => {
+            (LayerType::Full, _) => None,
+            (LayerType::Sliding, Some(w)) => Some(w),
+            (LayerType::Sliding, None) => {
                 let message =
                     format!("layer {i} is sliding_attention, but use_sliding_window and sliding_window give no window");
                 return Err(keys.report("config-contradiction", "layer_types", message));
             }
-            (other, _) => {
-                let other = shown(&Value::from(other));
-                let message = format!("layer {i}: expected full_attention or sliding_attention, found {other}");
+            _ => {
+                let found = keys.raw("layer_types").and_then(|list| list.get(i)).cloned().unwrap_or_default();
+                let message = layer_expected(i, "full_attention or sliding_attention", &found);
                 return Err(keys.report("config-value", "layer_types", message));
             }
         });
     }
     Ok(windows)
+}
+
+/// Which layers have experts.
+pub fn moe_layers(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec<bool>, Reported> {
+    let Some(rule) = fields.rule("moe_layers") else { return Ok(vec![false; layers]) };
+    let keys = &mut *fields.keys;
+    let count = |v: &Value| v.as_u64().map(|n| n as usize);
+    match rule {
+        ALL => Ok(vec![true; layers]),
+        FIRST_DENSE | NUM_DENSE => {
+            let listed = match rule {
+                FIRST_DENSE => mlp_layer_types(keys, layers)?,
+                _ => None,
+            };
+            let dense = keys.read(rule, schema::COUNT_OR_ZERO, count)?;
+            match (listed, dense) {
+                (Some(listed), _) => Ok(listed),
+                (None, Some(dense)) => Ok((0..layers).map(|i| i >= dense).collect()),
+                (None, None) => {
+                    Err(keys.report("config-key-missing", rule, "missing; it says which layers have experts"))
+                }
+            }
+        }
+        SPARSE_STEP => {
+            let step = keys.count("decoder_sparse_step")?.unwrap_or(1);
+            let dense = indices(keys, "mlp_only_layers", layers, 0)?.unwrap_or_default();
+            Ok((0..layers).map(|i| (i + 1) % step == 0 && !dense.contains(&i)).collect())
+        }
+        _ => {
+            let step = keys.count("interleave_moe_layer_step")?.unwrap_or(1);
+            let listed = indices(keys, "moe_layers", layers, 0)?;
+            Ok((0..layers).map(|i| listed.as_ref().map_or((i + 1) % step == 0, |l| l.contains(&i))).collect())
+        }
+    }
+}
+
+/// `mlp_layer_types`: `dense` or `sparse`, one per layer.
+fn mlp_layer_types(keys: &mut Keys<'_>, layers: usize) -> Result<Option<Vec<bool>>, Reported> {
+    keys.read("mlp_layer_types", &format!("a list of dense and sparse, one per layer ({layers})"), |value| {
+        let list = value.as_array().filter(|list| list.len() == layers)?;
+        let sparse = |word: &Value| match word.as_str()? {
+            "sparse" => Some(true),
+            "dense" => Some(false),
+            _ => None,
+        };
+        list.iter().map(sparse).collect()
+    })
+}
+
+/// Which layers rotate queries and keys; `windowed` says whether the config has a window at all.
+pub fn rope_layers(fields: &mut Fields<'_, '_, '_>, types: &[LayerType]) -> Result<Vec<bool>, Reported> {
+    let layers = types.len();
+    let keys = &mut *fields.keys;
+    let sliding = |kind: &LayerType| *kind == LayerType::Sliding;
+    match fields.pack.fields.get("rope_layers").and_then(|field| field.rule.as_deref()) {
+        None => Ok(vec![true; layers]),
+        Some(NO_ROPE_LAYERS) => no_rope_layers(keys, layers),
+        Some(SLIDING_ONLY) => Ok(types.iter().map(sliding).collect()),
+        Some(SLIDING_OR_ALL) => {
+            let windowed = !keys.is_null("sliding_window");
+            Ok(types.iter().map(|kind| !windowed || sliding(kind)).collect())
+        }
+        Some(POSITION_TYPE) => {
+            let words = "rope or nope";
+            let rope = keys.read("position_embedding_type", words, |v| match v.as_str()? {
+                "rope" => Some(true),
+                "nope" => Some(false),
+                _ => None,
+            })?;
+            Ok(vec![rope.unwrap_or(true); layers])
+        }
+        Some(_) => Ok(vec![false; layers]),
+    }
+}
+
+/// `no_rope_layers`: one number per layer, 1 for RoPE, 0 for none; without it every `no_rope_layer_interval`th has none.
+fn no_rope_layers(keys: &mut Keys<'_>, layers: usize) -> Result<Vec<bool>, Reported> {
+    /// transformers' default.
+    const INTERVAL: usize = 4;
+    let interval = keys.count("no_rope_layer_interval")?.unwrap_or(INTERVAL);
+    let listed = keys.read("no_rope_layers", &format!("a list of 0 and 1, one per layer ({layers})"), |value| {
+        let list = value.as_array().filter(|list| list.len() == layers || list.is_empty())?;
+        let flag = |v: &Value| v.as_u64().filter(|n| *n < 2).map(|n| n == 1);
+        list.iter().map(flag).collect::<Option<Vec<bool>>>()
+    })?;
+    let listed = listed.filter(|list| list.len() == layers);
+    Ok(listed.unwrap_or_else(|| (0..layers).map(|i| (i + 1) % interval != 0).collect()))
 }

@@ -1,72 +1,334 @@
 //! What a pack may say, so that nothing in it goes unread: a field, a rule or a tensor under a name that no code reads
 //! is refused when the pack is loaded, not passed over when it is used.
 
+use super::keys;
 use super::pack::{Field, Pack};
+use super::rope;
+use super::rules;
 use crate::ops::Activation;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// `head_dim`: `hidden_size / num_attention_heads` where the config has no such key.
 pub const HEAD_DIM: &str = "hidden_size / num_attention_heads";
-/// `sliding_window`: see [`super::rules::window_everywhere`].
-pub const WINDOW_EVERYWHERE: &str = "sliding_window everywhere";
-/// `sliding_window`: see [`super::rules::window_by_layer`].
-pub const WINDOW_BY_LAYER: &str = "sliding_window by layer";
+/// `intermediate_size`: four times `hidden_size` where the config has no such key.
+pub const FOUR_TIMES: &str = "4 * hidden_size";
+/// `embed_scale`: the root of `hidden_size`.
+pub const ROOT: &str = "sqrt(hidden_size)";
 /// `rope`: see [`super::rope::read`].
 pub const ROPE: &str = "rope_parameters";
+/// `rope`: see [`super::rope::read_by_type`].
+pub const ROPE_BY_TYPE: &str = "rope_parameters by layer type";
+/// `rope`: as before, the sliding layers having `rope_local_base_freq` and no scaling in the old spelling.
+pub const ROPE_LOCAL: &str = "rope_parameters and rope_local_base_freq";
+
+/// What numbers may be, for messages.
+pub const COUNT: &str = "a whole number from 1 to 2147483647";
+pub const COUNT_OR_ZERO: &str = "a whole number from 0 to 2147483647";
+pub const NUMBER: &str = "a number";
+pub const POSITIVE: &str = "a number greater than zero";
+pub const EPS: &str = "a number from 0 to 1";
+pub const FLAG: &str = "true or false";
+
+pub fn count_or_zero(value: &Value) -> Option<usize> {
+    value.as_u64().filter(|n| *n <= i32::MAX as u64).map(|n| n as usize)
+}
+
+pub fn number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|n| n.is_finite())
+}
+
+pub fn eps(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|n| (0.0..=1.0).contains(n))
+}
 
 /// What a field's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Count,
+    CountOrZero,
     Number,
+    Positive,
+    Eps,
+    /// Above zero, at most one.
+    Share,
     Flag,
     Activation,
+    /// Two numbers, the first not above the second.
+    Range,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// What kind each layer is; a rule reads it, and its default is a list that repeats.
+    LayerTypes,
+    /// Only a rule reads it; its default is a count.
     Window,
+    /// Only a rule reads it; its default is the base.
     Rope,
+    /// Only a rule reads it, without a default.
+    Layers,
 }
 
-/// Every field of a plan, and whether a pack must say where it comes from.
-const FIELDS: [(&str, Kind, bool); 17] = [
-    ("vocab_size", Kind::Count, true),
-    ("hidden_size", Kind::Count, true),
-    ("intermediate_size", Kind::Count, true),
-    ("num_hidden_layers", Kind::Count, true),
-    ("num_attention_heads", Kind::Count, true),
-    ("num_key_value_heads", Kind::Count, true),
-    ("head_dim", Kind::Count, true),
-    ("max_position_embeddings", Kind::Count, true),
-    ("norm_eps", Kind::Number, true),
-    ("hidden_act", Kind::Activation, true),
-    ("qkv_bias", Kind::Flag, false),
-    ("o_bias", Kind::Flag, false),
-    ("mlp_bias", Kind::Flag, false),
-    ("qk_norm", Kind::Flag, false),
-    ("tie_word_embeddings", Kind::Flag, true),
-    ("sliding_window", Kind::Window, false),
-    ("rope", Kind::Rope, true),
+/// How fused rows lie: one part after the other, or for each key/value head its queries, key and value.
+const FUSED: &[&str] = &["one after another", "by key/value head"];
+/// How experts in one tensor lie: `[experts, out, in]`, or `[experts, in, out]`, gate and up one after the other or in
+/// turn.
+const EXPERTS: &[&str] = &["out, in", "in, out", "in, out in turn"];
+const NORMS: &[&str] = &["rms", "layer"];
+/// What a query/key norm sees together, and which weights it has.
+const QK_NORMS: &[&str] = &["head", "head, own weights", "head, own tensors", "head, weightless", "all heads"];
+/// How DeepSeek's routers choose.
+const METHODS: &[&str] = &["greedy", "group_limited_greedy", "noaux_tc"];
+const SCORINGS: &[&str] = &["softmax", "softmax of chosen", "sigmoid"];
+
+/// The words of a field that has a choice.
+pub fn words(name: &str) -> &'static [&'static str] {
+    match FIELDS.iter().find(|(known, ..)| *known == name) {
+        Some((_, Kind::Choice(words))) => words,
+        _ => &[],
+    }
+}
+
+/// Every field of a plan.
+const FIELDS: &[(&str, Kind)] = &[
+    // The model.
+    ("vocab_size", Kind::Count),
+    ("hidden_size", Kind::Count),
+    ("num_hidden_layers", Kind::Count),
+    ("max_position_embeddings", Kind::Count),
+    ("tie_word_embeddings", Kind::Flag),
+    ("embed_scale", Kind::Positive),
+    ("head_bias", Kind::Flag),
+    ("logit_scale", Kind::Positive),
+    ("logits_scaling", Kind::Positive),
+    ("final_logit_softcapping", Kind::Positive),
+    ("norm", Kind::Choice(NORMS)),
+    ("norm_eps", Kind::Eps),
+    ("norm_bias", Kind::Flag),
+    ("norm_plus_one", Kind::Flag),
+    ("parallel", Kind::Flag),
+    ("shared_branch_norm", Kind::Flag),
+    ("residual_multiplier", Kind::Positive),
+    ("layer_types", Kind::LayerTypes),
+    ("transposed", Kind::Flag),
+    // Attention.
+    ("num_attention_heads", Kind::Count),
+    ("num_key_value_heads", Kind::Count),
+    ("head_dim", Kind::Count),
+    ("full_head_dim", Kind::Count),
+    ("full_num_key_value_heads", Kind::Count),
+    ("qkv_bias", Kind::Flag),
+    ("o_bias", Kind::Flag),
+    ("qkv_layout", Kind::Choice(FUSED)),
+    ("attention_multiplier", Kind::Positive),
+    ("query_pre_attn_scalar", Kind::Positive),
+    ("scale_attn_weights", Kind::Flag),
+    ("scale_attn_by_inverse_layer_idx", Kind::Flag),
+    ("attn_logit_softcapping", Kind::Positive),
+    ("sliding_window", Kind::Window),
+    ("attention_chunk_size", Kind::Count),
+    ("qk_norm", Kind::Flag),
+    ("qk_norm_over", Kind::Choice(QK_NORMS)),
+    ("qk_norm_kind", Kind::Choice(NORMS)),
+    ("qk_norm_after_rope", Kind::Flag),
+    ("qk_norm_bias", Kind::Flag),
+    ("qk_norm_eps", Kind::Eps),
+    ("qk_norm_plus_one", Kind::Flag),
+    ("qk_norm_on_rope_layers", Kind::Flag),
+    ("v_norm", Kind::Flag),
+    ("attention_k_eq_v", Kind::Flag),
+    ("num_kv_shared_layers", Kind::CountOrZero),
+    ("attn_output_gate", Kind::Flag),
+    ("sinks", Kind::Flag),
+    ("clip_qkv", Kind::Positive),
+    ("attn_temperature_tuning", Kind::Flag),
+    ("floor_scale", Kind::Positive),
+    ("attn_scale", Kind::Number),
+    ("attn_sub_norm", Kind::Flag),
+    ("rope", Kind::Rope),
+    ("rope_layers", Kind::Layers),
+    ("rope_interleaved", Kind::Flag),
+    ("partial_rotary_factor", Kind::Share),
+    ("learned_positions", Kind::Flag),
+    // Latent attention.
+    ("q_lora_rank", Kind::CountOrZero),
+    ("kv_lora_rank", Kind::Count),
+    ("qk_nope_head_dim", Kind::Count),
+    ("qk_rope_head_dim", Kind::Count),
+    ("v_head_dim", Kind::Count),
+    ("latent_norm_eps", Kind::Eps),
+    ("latent_bias", Kind::Flag),
+    ("mscale_in_scale", Kind::Flag),
+    // MLP.
+    ("intermediate_size", Kind::Count),
+    ("double_wide_shared", Kind::Flag),
+    ("hidden_act", Kind::Activation),
+    ("mlp_bias", Kind::Flag),
+    ("ffn_sub_norm", Kind::Flag),
+    ("activation_sparsity_pattern", Kind::Number),
+    // Experts.
+    ("moe_layers", Kind::Layers),
+    ("num_experts", Kind::CountOrZero),
+    ("num_experts_per_tok", Kind::Count),
+    ("moe_intermediate_size", Kind::Count),
+    ("shared_intermediate_size", Kind::CountOrZero),
+    ("n_shared_experts", Kind::CountOrZero),
+    ("shared_expert_gate", Kind::Flag),
+    ("experts_layout", Kind::Choice(EXPERTS)),
+    ("experts_bias", Kind::Flag),
+    ("router_bias", Kind::Flag),
+    ("scoring_func", Kind::Choice(SCORINGS)),
+    ("selection_bias", Kind::Flag),
+    ("topk_method", Kind::Choice(METHODS)),
+    ("n_group", Kind::CountOrZero),
+    ("topk_group", Kind::CountOrZero),
+    ("group_sum_of_two", Kind::Flag),
+    ("norm_topk_prob", Kind::Flag),
+    ("norm_topk_eps", Kind::Eps),
+    ("routed_scaling_factor", Kind::Positive),
+    ("weights_input", Kind::Flag),
+    ("swiglu_limit", Kind::Positive),
+    ("swiglu_alpha", Kind::Positive),
+    // Convolutions and recurrences.
+    ("conv_kernel", Kind::Count),
+    ("conv_bias", Kind::Flag),
+    ("proj_bias", Kind::Flag),
+    ("state_heads", Kind::Count),
+    ("state_key_heads", Kind::Count),
+    ("state_head_dim", Kind::Count),
+    ("state_key_dim", Kind::Count),
+    ("state_size", Kind::Count),
+    ("state_groups", Kind::Count),
+    ("state_norm_groups", Kind::Count),
+    ("time_step_limit", Kind::Range),
+    ("conv_act", Kind::Activation),
+    ("gate_act", Kind::Activation),
+    // Per-layer inputs, AltUp, Laurel.
+    ("hidden_size_per_layer_input", Kind::CountOrZero),
+    ("vocab_size_per_layer_input", Kind::Count),
+    ("altup_num_inputs", Kind::CountOrZero),
+    ("altup_active_idx", Kind::CountOrZero),
+    ("altup_correct_scale", Kind::Flag),
+    ("laurel_rank", Kind::Count),
 ];
 
-/// The parts of a layer, and whether every plan has them.
-const ROLES: [(&str, bool); 18] = [
-    ("mixer_norm", true),
-    ("q", true),
-    ("q_bias", false),
-    ("k", true),
-    ("k_bias", false),
-    ("v", true),
-    ("v_bias", false),
-    ("o", true),
-    ("o_bias", false),
-    ("q_norm", false),
-    ("k_norm", false),
-    ("mlp_norm", true),
-    ("gate", true),
-    ("gate_bias", false),
-    ("up", true),
-    ("up_bias", false),
-    ("down", true),
-    ("down_bias", false),
+/// What every plan needs.
+const REQUIRED: [&str; 5] = ["vocab_size", "hidden_size", "num_hidden_layers", "norm_eps", "tie_word_embeddings"];
+
+/// The parts of a model outside its layers.
+const MODEL: [&str; 9] = [
+    "embed",
+    "norm",
+    "head",
+    "position_embed",
+    "per_layer_embed",
+    "per_layer_projection",
+    "per_layer_norm",
+    "altup_projection",
+    "altup_unembed",
 ];
+
+/// The parts of a layer.
+const ROLES: &[&str] = &[
+    "mixer_norm",
+    "mixer_post_norm",
+    "q",
+    "k",
+    "v",
+    "qkv",
+    "o",
+    "q_norm",
+    "k_norm",
+    "sinks",
+    "gate_attention",
+    "attn_sub_norm",
+    "q_a",
+    "q_a_norm",
+    "q_b",
+    "kv_a",
+    "kv_a_norm",
+    "kv_b",
+    "conv_in",
+    "conv",
+    "conv_out",
+    "mamba_in",
+    "mamba_conv",
+    "mamba_dt_bias",
+    "mamba_a_log",
+    "mamba_d",
+    "mamba_norm",
+    "mamba_out",
+    "delta_q",
+    "delta_k",
+    "delta_v",
+    "delta_qkv",
+    "delta_z",
+    "delta_qkvz",
+    "delta_ba",
+    "delta_a",
+    "delta_b",
+    "delta_conv",
+    "delta_q_conv",
+    "delta_k_conv",
+    "delta_v_conv",
+    "delta_dt_bias",
+    "delta_a_log",
+    "delta_f_a",
+    "delta_f_b",
+    "delta_g_a",
+    "delta_g_b",
+    "delta_norm",
+    "delta_out",
+    "mlp_norm",
+    "mlp_post_norm",
+    "gate",
+    "up",
+    "gate_up",
+    "down",
+    "ffn_sub_norm",
+    "router",
+    "selection_bias",
+    "expert_gate",
+    "expert_up",
+    "expert_down",
+    "experts_gate_up",
+    "experts_down",
+    "shared_gate",
+    "shared_up",
+    "shared_gate_up",
+    "shared_down",
+    "shared_expert_gate",
+    "router_scale",
+    "expert_scale",
+    "experts_in_norm",
+    "experts_out_norm",
+    "dense_out_norm",
+    "layer_scalar",
+    "per_layer_gate",
+    "per_layer_projection",
+    "per_layer_post_norm",
+    "altup_router",
+    "altup_router_norm",
+    "altup_prediction",
+    "altup_correction",
+    "altup_output_scale",
+    "laurel_left",
+    "laurel_right",
+    "laurel_norm",
+];
+
+fn is_role(role: &str) -> bool {
+    let known = |role: &str| ROLES.contains(&role);
+    known(role) || role.strip_suffix("_bias").is_some_and(known)
+}
+
+/// The keys that a rule reads beside the field's own.
+pub fn keys_of_rule(rule: Option<&str>) -> &'static [&'static str] {
+    match rule {
+        Some(ROPE | ROPE_BY_TYPE | ROPE_LOCAL) => &rope::KEYS,
+        Some(rule) => rules::keys(rule),
+        None => &[],
+    }
+}
 
 /// Checks a pack, with everything that it inherits.
 ///
@@ -77,27 +339,35 @@ pub fn check(pack: &Pack) -> Result<(), String> {
         return Err("model_types and architectures are empty: the pack answers for no checkpoint".into());
     }
     for (name, field) in &pack.fields {
-        let (_, kind, _) = FIELDS.iter().find(|(known, ..)| known == name).ok_or_else(|| {
-            let known = FIELDS.map(|(name, ..)| name).join(", ");
+        let (_, kind) = FIELDS.iter().find(|(known, _)| known == name).ok_or_else(|| {
+            let known = FIELDS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
             format!("fields.{name}: nothing reads this field; the fields of a plan are {known}")
         })?;
         check_field(name, field, *kind, &pack.fields).map_err(|message| format!("fields.{name}: {message}"))?;
     }
-    for (name, _, required) in FIELDS {
-        if required && !pack.fields.contains_key(name) {
-            return Err(format!("fields.{name}: missing, every plan needs it"));
+    if pack.text.is_none() {
+        for name in REQUIRED {
+            if !pack.fields.contains_key(name) {
+                return Err(format!("fields.{name}: missing, every plan needs it"));
+            }
         }
     }
     check_tensors(pack)
 }
 
 fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, Field>) -> Result<(), String> {
-    let Field { key, default, default_from, null_from, value, rule } = field;
+    let Field { keys, default, default_from, null_from, value, rule } = field;
+    let has_key = !keys.is_empty();
     if let Some(rule) = rule {
-        let rules: &[&str] = match kind {
-            Kind::Count if name == "head_dim" => &[HEAD_DIM],
-            Kind::Window => &[WINDOW_EVERYWHERE, WINDOW_BY_LAYER],
-            Kind::Rope => &[ROPE],
+        let rules: &[&str] = match (kind, name) {
+            (Kind::Count, "head_dim") => &[HEAD_DIM],
+            (Kind::Count, "intermediate_size") => &[FOUR_TIMES],
+            (Kind::Positive, "embed_scale") => &[ROOT],
+            (Kind::LayerTypes, _) => &rules::LAYER_TYPES,
+            (Kind::Window, _) => &rules::WINDOWS,
+            (Kind::Rope, _) => &[ROPE, ROPE_BY_TYPE, ROPE_LOCAL],
+            (Kind::Layers, "moe_layers") => &rules::MOE_LAYERS,
+            (Kind::Layers, _) => &rules::ROPE_LAYERS,
             _ => &[],
         };
         if !rules.contains(&rule.as_str()) {
@@ -105,28 +375,33 @@ fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, 
             return Err(format!("unknown rule \"{rule}\"; rules for this field: {known}"));
         }
     }
-    // A rule reads keys of its own, except that of head_dim, which stands in for a default.
-    let (has_key, has_rule) = (key.is_some(), rule.is_some() && name != "head_dim");
-    if [has_key, has_rule, value.is_some()].into_iter().filter(|&given| given).count() != 1 {
-        return Err("exactly one of key, value and rule says where it comes from".into());
-    }
-    if matches!(kind, Kind::Window | Kind::Rope) && !has_rule {
+    let only_rule = matches!(kind, Kind::Window | Kind::Rope | Kind::LayerTypes | Kind::Layers);
+    if only_rule && rule.is_none() {
         return Err("only a rule can give this field".into());
     }
-    let fallbacks = [default.is_some(), default_from.is_some(), has_key && rule.is_some()];
-    let fallbacks = fallbacks.into_iter().filter(|&given| given).count();
-    if fallbacks > 1 {
-        return Err("at most one of default, default_from and rule says what holds without the key".into());
-    }
-    if value.is_some() && (fallbacks > 0 || null_from.is_some()) {
-        return Err("a value for the whole family leaves nothing to default, default_from and null_from".into());
+    if !only_rule {
+        // A rule stands in for a default where there is a key, and for the key where there is none.
+        let sources = [has_key, rule.is_some() && !has_key, value.is_some()];
+        if sources.into_iter().filter(|&given| given).count() != 1 {
+            return Err("exactly one of key, value and rule says where it comes from".into());
+        }
+        let fallbacks = [default.is_some(), default_from.is_some(), has_key && rule.is_some()];
+        let fallbacks = fallbacks.into_iter().filter(|&given| given).count();
+        if fallbacks > 1 {
+            return Err("at most one of default, default_from and rule says what holds without the key".into());
+        }
+        if value.is_some() && (fallbacks > 0 || null_from.is_some()) {
+            return Err("a value for the whole family leaves nothing to default, default_from and null_from".into());
+        }
+    } else if value.is_some() || default_from.is_some() || null_from.is_some() {
+        return Err("only a rule can give this field".into());
     }
     for (entry, other) in [("default_from", default_from), ("null_from", null_from)] {
         let Some(other) = other else { continue };
-        let is_count = FIELDS.iter().any(|&(known, kind, _)| known == other && kind == Kind::Count);
+        let alike = FIELDS.iter().any(|&(known, other_kind)| known == other && other_kind == kind);
         let ends = fields.get(other).is_some_and(|f| f.default_from.is_none() && f.null_from.is_none());
-        if kind != Kind::Count || !is_count || !ends || other == name {
-            return Err(format!("{entry} = \"{other}\": expected, for a count, another count that has a value itself"));
+        if !alike || !ends || other == name {
+            return Err(format!("{entry} = \"{other}\": expected a field of the same kind that has a value itself"));
         }
     }
     for (entry, value) in [("default", default), ("value", value)] {
@@ -134,85 +409,118 @@ fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, 
             judge(kind, value).map_err(|expected| format!("{entry}: expected {expected}, found {value}"))?;
         }
     }
-    match kind {
-        Kind::Window if default.is_none() => Err("default: missing, the rule needs it".into()),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Whether `value` is of the kind; else what was expected.
-fn judge(kind: Kind, value: &toml::Value) -> Result<(), &'static str> {
-    let number = |sound: fn(f64) -> bool| number(value).is_some_and(|n| n.is_finite() && sound(n));
-    let (sound, expected) = match kind {
-        Kind::Count | Kind::Window => (
-            value.as_integer().is_some_and(|n| (1..=i64::from(i32::MAX)).contains(&n)),
-            "a whole number from 1 to 2147483647",
-        ),
-        Kind::Number => (number(|n| (0.0..=1.0).contains(&n)), "a number from 0 to 1"),
-        Kind::Rope => (number(|n| n > 1.0), "a number greater than one"),
-        Kind::Flag => (value.is_bool(), "true or false"),
+fn judge(kind: Kind, value: &toml::Value) -> Result<(), String> {
+    let json = serde_json::to_value(value).unwrap_or(Value::Null);
+    // One value may also be a list of one per layer.
+    let each =
+        |sound: &dyn Fn(&Value) -> bool| json.as_array().map_or_else(|| sound(&json), |list| list.iter().all(sound));
+    let (sound, expected): (bool, String) = match kind {
+        Kind::Count | Kind::Window => (each(&|v| keys::count(v).is_some()), COUNT.into()),
+        Kind::CountOrZero => (each(&|v| count_or_zero(v).is_some()), COUNT_OR_ZERO.into()),
+        Kind::Number => (each(&|v| number(v).is_some()), NUMBER.into()),
+        Kind::Positive => (each(&|v| keys::positive(v).is_some()), POSITIVE.into()),
+        Kind::Eps => (eps(&json).is_some(), EPS.into()),
+        Kind::Share => (rope::share(&json).is_some(), "a number above 0 and up to 1".into()),
+        Kind::Rope => (number(&json).is_some_and(|n| n > 1.0), "a number greater than one".into()),
+        Kind::Flag => (json.is_boolean(), FLAG.into()),
+        Kind::Choice(words) => {
+            (json.as_str().is_some_and(|w| words.contains(&w)), format!("one of {}", words.join(", ")))
+        }
+        Kind::LayerTypes => (rules::pattern(&json).is_some(), format!("a list of {}", rules::KINDS.join(", "))),
+        Kind::Range => (json.as_array().is_some_and(|list| list.len() == 2), "a list of two numbers".into()),
+        Kind::Layers => (false, "no default".into()),
         Kind::Activation => (
-            value.as_str().is_some_and(|name| Activation::parse(name).is_some()),
-            "one of silu, gelu, gelu_pytorch_tanh and relu, or another spelling of them",
+            json.as_str().is_some_and(|name| Activation::parse(name).is_some()),
+            format!("one of {}", Activation::NAMES.map(|(name, _)| name).join(", ")),
         ),
     };
     if sound { Ok(()) } else { Err(expected) }
 }
 
-/// A number of a pack: `500000` is as good as `500000.0`.
-pub fn number(value: &toml::Value) -> Option<f64> {
-    value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
-}
-
 fn check_tensors(pack: &Pack) -> Result<(), String> {
     let tensors = &pack.tensors;
-    if tensors.prefixes.is_empty() {
+    if tensors.prefixes.is_empty() && pack.text.is_none() {
         return Err("tensors.prefixes: at least one is needed (it may be empty text)".into());
     }
-    let outer = [("embed", &tensors.embed), ("norm", &tensors.norm), ("head", &tensors.head)];
-    for (role, template) in outer {
-        if template.is_empty() {
+    for (role, template) in &tensors.model {
+        let bare = role.strip_suffix("_bias").unwrap_or(role);
+        if !MODEL.contains(&bare) {
+            let known = MODEL.join(", ");
+            return Err(format!("tensors.{role}: nothing reads this tensor; the parts of a model are {known}"));
+        }
+        let marks: &[&str] = if role.starts_with("altup") { &["{copy}"] } else { &[] };
+        placeholders(template, marks).map_err(|message| format!("tensors.{role}: {message}"))?;
+    }
+    for role in ["embed", "norm", "head"] {
+        if pack.text.is_none() && !tensors.model.contains_key(role) {
             return Err(format!("tensors.{role}: missing"));
         }
-        placeholders(template, false).map_err(|message| format!("tensors.{role}: {message}"))?;
     }
     for (role, template) in &tensors.layer {
-        if !ROLES.iter().any(|(known, _)| known == role) {
-            let known = ROLES.map(|(role, _)| role).join(", ");
-            return Err(format!("tensors.layer.{role}: nothing reads this tensor; the parts of a layer are {known}"));
+        if !is_role(role) {
+            let known = ROLES.join(", ");
+            return Err(format!(
+                "tensors.layer.{role}: nothing reads this tensor; the parts of a layer are {known}, and the same with _bias"
+            ));
         }
-        placeholders(template, true).map_err(|message| format!("tensors.layer.{role}: {message}"))?;
+        let marks: &[&str] = match role.as_str() {
+            "expert_gate" | "expert_up" | "expert_down" | "expert_gate_bias" | "expert_up_bias"
+            | "expert_down_bias" => &["{layer}", "{expert}"],
+            "q_norm" | "k_norm" if template.contains("{head}") => &["{layer}", "{head}"],
+            _ => &["{layer}"],
+        };
+        placeholders(template, marks).map_err(|message| format!("tensors.layer.{role}: {message}"))?;
     }
-    for (role, required) in ROLES {
-        if required && !tensors.layer.contains_key(role) {
-            return Err(format!("tensors.layer.{role}: missing, every plan needs it"));
-        }
-    }
-    // With these, each tensor plays one part only.
-    let layer = tensors.layer.iter().map(|(role, template)| (role.as_str(), template));
+    // With these, each tensor plays one part only, but for those of mixers of which a layer has one.
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
-    for (role, template) in outer.into_iter().chain(layer) {
-        if let Some(other) = seen.insert(template, role) {
+    for (role, template) in tensors.model.iter().chain(&tensors.layer) {
+        if let Some(other) = seen.insert(template, role)
+            && !of_different_mixers(role, other)
+        {
             return Err(format!("tensors: {other} and {role} have the same name, \"{template}\""));
         }
     }
-    for template in &tensors.ignorable {
-        let in_layer = template.contains("{layer}");
-        placeholders(template, in_layer).map_err(|message| format!("tensors.ignorable: {message}"))?;
+    for template in tensors.ignorable.values().flatten() {
+        let bare = template.strip_suffix('*').unwrap_or(template);
+        let rest = ["{prefix}", "{layer}", "{beyond}"].iter().fold(bare.to_owned(), |t, mark| t.replacen(mark, "", 1));
+        if rest.contains(['{', '}', '*']) {
+            return Err(format!(
+                "tensors.ignorable: expected {{prefix}}, {{layer}} or {{beyond}} at most once and * at the end only, found \"{template}\""
+            ));
+        }
     }
     Ok(())
 }
 
-/// A template holds `{prefix}` and `{layer}` at most once each, the latter exactly where it stands for a tensor of a
-/// layer, and no other braces.
-fn placeholders(template: &str, in_layer: bool) -> Result<(), String> {
-    let rest = template.replacen("{prefix}", "", 1);
-    let bare = rest.replacen("{layer}", "", 1);
-    if (bare != rest) != in_layer {
-        let expected = if in_layer { "{layer} for the layer's index" } else { "no {layer} outside the layers" };
-        return Err(format!("expected {expected}, found \"{template}\""));
+/// Parts that may have one name, since no layer has both: `self_attn.q_proj` of attention and of Kimi delta attention.
+fn of_different_mixers(a: &str, b: &str) -> bool {
+    let family = |role: &str| {
+        ["delta_", "mamba_", "conv_"].iter().position(|prefix| role.starts_with(prefix)).map_or(0, |i| i + 1)
+    };
+    let experts = |role: &str| role.starts_with("expert");
+    family(a) != family(b) || experts(a) != experts(b)
+}
+
+/// A template holds `{prefix}` at most once, each of `marks` exactly once, and no other braces.
+fn placeholders(template: &str, marks: &[&str]) -> Result<(), String> {
+    let mut rest = template.replacen("{prefix}", "", 1);
+    for mark in marks {
+        let without = rest.replacen(mark, "", 1);
+        if without == rest {
+            let expected =
+                if *mark == "{layer}" { "{layer} for the layer's index".to_owned() } else { (*mark).to_owned() };
+            return Err(format!("expected {expected}, found \"{template}\""));
+        }
+        rest = without;
     }
-    if bare.contains(['{', '}']) {
+    if rest.contains("{layer}") && !marks.contains(&"{layer}") {
+        return Err(format!("expected no {{layer}} outside the layers, found \"{template}\""));
+    }
+    if rest.contains(['{', '}']) {
         return Err(format!(
             "expected {{prefix}} and {{layer}} at most once and no other braces, found \"{template}\""
         ));

@@ -41,7 +41,9 @@ fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Te
     let config = Config { path: PathBuf::from(path), sha256: String::new(), root };
     // Without a tensor the books complain, but the plan says which tensors it wants.
     let empty = MemorySource::new(BTreeMap::new())?;
-    let books = close_books(&config, &empty, &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    // Of a folder of several models another pack reads the language model's config.
+    let packs = [std::slice::from_ref(pack), Pack::embedded()].concat();
+    let books = close_books(&config, &empty, &BTreeSet::new(), &packs, &[]);
     let plan = books.plan.with_context(|| format!("{path}: its config for the self-test gives no plan"))?;
     let tensors = weights(&plan).into_iter().enumerate().map(|(i, w)| (w.name.clone(), tensor(i, w))).collect();
     Ok((config, tensors))

@@ -47,6 +47,16 @@ pub enum RopeScaling {
         beta_slow: f64,
         truncate: bool,
     },
+    /// Hunyuan's: the base multiplied by `alpha ^ (dim / (dim - 2))`, whatever the length.
+    #[serde(rename = "ntk_alpha")]
+    NtkAlpha {
+        alpha: f64,
+    },
+    /// Gemma 4's: the first `rotated` pairs turn as in a whole head, divided by `factor`, the others don't.
+    Proportional {
+        factor: f64,
+        rotated: usize,
+    },
     /// LongRoPE (Ding et al. 2024): one divisor per pair, another set once the sequence is longer than
     /// `original_max_position_embeddings`.
     Longrope {
@@ -79,11 +89,21 @@ impl Rope {
             let exponent = self.dim as f64 / (self.dim as f64 - 2.0);
             theta *= stretch.pow(f(exponent));
         }
+        if let RopeScaling::NtkAlpha { alpha } = self.scaling {
+            let exponent = self.dim as f64 / (self.dim as f64 - 2.0);
+            theta = f(self.rope_theta * libm::pow(alpha, exponent));
+        }
         let half = self.dim / 2;
         // theta^(2i/dim): the wavelength of pair i over 2 pi.
         let scales = (0..half).map(|i| theta.pow(F::from_usize(2 * i) / F::from_usize(self.dim)));
         match &self.scaling {
-            RopeScaling::Default | RopeScaling::Dynamic { .. } => scales.map(|s| F::ONE / s).collect(),
+            RopeScaling::Default | RopeScaling::Dynamic { .. } | RopeScaling::NtkAlpha { .. } => {
+                scales.map(|s| F::ONE / s).collect()
+            }
+            RopeScaling::Proportional { factor, rotated } => {
+                let turn = |(i, s)| if i < *rotated { F::ONE / s / f(*factor) } else { F::ZERO };
+                scales.enumerate().map(turn).collect()
+            }
             RopeScaling::Linear { factor } => scales.map(|s| F::ONE / s / f(*factor)).collect(),
             RopeScaling::Llama3 {
                 factor,

@@ -45,7 +45,7 @@ impl Probe {
         };
         for rope in &plan.ropes {
             match rope.scaling {
-                RopeScaling::Default => {}
+                RopeScaling::Default | RopeScaling::NtkAlpha { .. } | RopeScaling::Proportional { .. } => {}
                 RopeScaling::Longrope { original_max_position_embeddings: original, .. } => {
                     sparse("short", original);
                     sparse("first-long", original + 1);
