@@ -1,6 +1,6 @@
 //! How much memory a pass takes, known before it starts.
 
-use super::driver::PIECE_BYTES;
+use super::driver::{PIECE_BYTES, recurrent_floats};
 use super::weights::AHEAD;
 use crate::checkpoint::Source;
 use crate::model::plan::{FeedForward, Plan, Weight};
@@ -18,8 +18,8 @@ pub struct Load<'a> {
 /// An upper bound in bytes of the process's resident memory during such a pass, the program itself included.
 ///
 /// It counts what the driver and the kernels hold at the same time: two rows of the widest kind per token and one copy
-/// of each (the kernels' packing), keys and values of all layers, the pieces of weights that are read ahead, and the
-/// threads' scratch. No weight beyond those pieces is ever held.
+/// of each (the kernels' packing), keys and values or recurrent states of all layers, the pieces of weights that are
+/// read ahead, and the threads' scratch. No weight beyond those pieces is ever held.
 pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     /// The program, its threads' stacks as far as they are used, and what the allocator doesn't give back.
     const PROGRAM: u64 = 16 << 20;
@@ -29,19 +29,24 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     let total: u64 = load.tokens.iter().map(|&n| n as u64).sum();
     let longest = load.tokens.iter().copied().max().unwrap_or(0) as u64;
     let sequences = load.tokens.len() as u64;
-    let (mut attention, mut mlp, mut cache, mut scratch, mut piece) = (0, 0, 0, 0, 0);
+    let (mut mixer, mut mlp, mut cache, mut scratch, mut piece) = (0, 0, 0, 0, 0);
     let mut weigh = |w: &Weight| piece = piece.max(largest_piece(source, w));
     let hidden = plan.hidden_size as u64;
     for layer in &plan.layers {
         layer.each_weight(&mut weigh);
-        let Some(spec) = layer.mixer.attention_spec() else { continue };
-        let q = (spec.num_attention_heads * spec.head_dim) as u64;
-        let kv = (spec.num_key_value_heads * spec.head_dim) as u64;
-        // q, its rotated copy, the result twice (by task and as rows), k and v with their copies, the packed input.
-        attention = attention.max(total * (2 * hidden + 5 * q + 4 * kv + hidden.max(q)));
-        // Keys and values of one head in panels, the scores of a block of queries.
-        scratch = scratch.max(longest * (2 * spec.head_dim as u64 + 64) * load.threads as u64);
-        cache += total * 2 * kv;
+        if let Some((rows, kept)) = recurrent_floats(&layer.mixer, plan.hidden_size) {
+            mixer = mixer.max(total * rows as u64);
+            cache += sequences * kept as u64;
+        }
+        if let Some(spec) = layer.mixer.attention_spec() {
+            let q = (spec.num_attention_heads * spec.head_dim) as u64;
+            let kv = (spec.num_key_value_heads * spec.head_dim) as u64;
+            // q, its rotated copy, the result twice (by task and as rows), k and v with their copies, the packed input.
+            mixer = mixer.max(total * (2 * hidden + 5 * q + 4 * kv + hidden.max(q)));
+            // Keys and values of one head in panels, the scores of a block of queries.
+            scratch = scratch.max(longest * (2 * spec.head_dim as u64 + 64) * load.threads as u64);
+            cache += total * 2 * kv;
+        }
         let Some(FeedForward::Dense(dense)) = &layer.mlp else { continue };
         let inner = dense.up.outputs();
         // gate and up, a packed input, and one piece's sums.
@@ -52,7 +57,7 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     // Logits as they are computed, per sequence, as sums of a piece, and as numbers to rank and to write.
     let logits = sequences * vocab * 6;
     let rope: u64 = plan.ropes.iter().map(|r| total * r.dim as u64).sum();
-    let values = 2 * total * hidden + attention.max(mlp).max(logits) + cache + scratch + rope;
+    let values = 2 * total * hidden + mixer.max(mlp).max(logits) + cache + scratch + rope;
     let passes: u64 = load.floats.iter().map(|&size| values * size as u64 + (AHEAD as u64 + 1) * piece).sum();
     PROGRAM + passes + source.tensors().len() as u64 * ENTRY + load.threads as u64 * (1 << 20)
 }
