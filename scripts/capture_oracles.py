@@ -26,7 +26,7 @@ import truth
 from make_fixtures import ROOT
 from rows import FIXTURES
 
-CLOSE = 1e-4  # a router's choice by less may differ between float32 and float64
+CLOSE = 1e-4  # a choice by less (of experts, of an integer) may differ between float32 and float64
 
 
 def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def capture(row: dict[str, Any], fixtures: Path, out: Path) -> dict[str, Any]:
         with truth.margins() as margins:
             f64 = truth.logits_f64(folder, tokens, positions, row.get("rebuild"))
         if min(margins, default=1.0) < CLOSE:
-            raise SystemExit(f"{name} {ident}: a router chooses by {min(margins):.1e}; give the prompt another draw")
+            raise SystemExit(f"{name} {ident}: a router or a quantiser chooses by {min(margins):.1e}; give the prompt another draw")
         used = positions if positions is not None else list(range(len(tokens)))
         tensors |= {
             f"{ident}.tokens": np.array(tokens, np.int64), f"{ident}.positions": np.array(used, np.int64),

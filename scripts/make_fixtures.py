@@ -118,7 +118,7 @@ def prompts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
 def verify(row: dict[str, Any], folder: Path, model: torch.nn.Module) -> None:
     """The folder as written must load as the same config and the same values."""
     loaded = truth.load(folder)
-    ignored = {"transformers_version", "_name_or_path", "dtype", "architectures"}
+    ignored = {"transformers_version", "_name_or_path", "dtype", "architectures", "quantization_config"}
 
     def facts(value: Any) -> Any:
         if isinstance(value, dict):

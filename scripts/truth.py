@@ -29,6 +29,7 @@ CLASS_F64 = "source-weights-float64-accumulation"
 IMPLEMENTATIONS = {"attn_implementation": "eager", "experts_implementation": "eager"}
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
+torch.compiler.set_stance("force_eager")  # BitNet's code compiles its roundings
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 warnings.filterwarnings("ignore", category=FutureWarning)
@@ -61,21 +62,28 @@ class OnlyWide(TorchDispatchMode):
 
 @contextlib.contextmanager
 def margins() -> Iterator[list[float]]:
-    """Collects by how much each choice of the largest (a router's) was made: float32 and float64 must choose alike."""
-    found, plain, method = [], torch.topk, torch.Tensor.topk
+    """Collects by how much each choice was made, which float32 and float64 must make alike: of the largest (a router's), and of the
+    next integer (a quantiser's; weights are the same in both, only their scale differs, so they may be a hundred times nearer)."""
+    found, plain_topk, plain_round = [], torch.topk, torch.Tensor.round
 
     def topk(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
         if k < scores.shape[-1]:
             with torch.utils._python_dispatch._disable_current_modes():
-                best = plain(scores, k + 1, dim=-1).values
+                best = plain_topk(scores, k + 1, dim=-1).values
                 found.append(float((best[..., k - 1] - best[..., k]).min()))
-        return plain(scores, k, *args, **kwargs)
+        return plain_topk(scores, k, *args, **kwargs)
 
-    torch.topk = torch.Tensor.topk = topk
+    def nearest(values: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if values.dtype == torch.float64:
+            with torch.utils._python_dispatch._disable_current_modes():
+                found.append(float((0.5 - (values - plain_round(values)).abs()).min()) * (1 if values.dim() > 2 else 100))
+        return plain_round(values, *args, **kwargs)
+
+    torch.topk, torch.Tensor.round = topk, nearest
     try:
         yield found
     finally:
-        torch.topk, torch.Tensor.topk = plain, method
+        torch.topk, torch.Tensor.round = plain_topk, plain_round
 
 
 def holds_integers(tensor: torch.Tensor) -> bool:
@@ -98,7 +106,7 @@ def load(folder: Path) -> torch.nn.Module:
     model, found = known.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **IMPLEMENTATIONS)
     if found["missing_keys"] or found["mismatched_keys"]:
         raise SystemExit(f"{folder.name}: missing {found['missing_keys']}, of another shape {found['mismatched_keys']}")
-    return model.eval()
+    return torch.nn.Module.float(model).eval()  # beside packed weights the others are left in their stored dtype
 
 
 @torch.no_grad()
