@@ -72,7 +72,7 @@ fn attend(c: &mut Criterion) {
             let matrix = |heads: usize| Matrix::from_vec(tokens, heads * 64, noise(tokens * heads * 64));
             let (q, kv) = (matrix(8), Kv { first: 0, keys: matrix(2), values: matrix(2) });
             group.bench_function(BenchmarkId::from_parameter(tokens), |b| {
-                b.iter(|| kernels.attend(&spec, &q, 0, &kv));
+                b.iter(|| kernels.attend(&spec, &q, 0, &kv, None));
             });
         }
     }

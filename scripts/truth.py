@@ -64,7 +64,7 @@ class OnlyWide(TorchDispatchMode):
 def margins() -> Iterator[list[float]]:
     """Collects by how much each choice was made, which float32 and float64 must make alike: of the largest (a router's), and of the
     next integer (a quantiser's; weights are the same in both, only their scale differs, so they may be a hundred times nearer)."""
-    found, plain_topk, plain_round = [], torch.topk, torch.Tensor.round
+    found, plain_topk, method_topk, plain_round = [], torch.topk, torch.Tensor.topk, torch.Tensor.round
 
     def topk(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
         if k < scores.shape[-1]:
@@ -79,11 +79,12 @@ def margins() -> Iterator[list[float]]:
                 found.append(float((0.5 - (values - plain_round(values)).abs()).min()) * (1 if values.dim() > 2 else 100))
         return plain_round(values, *args, **kwargs)
 
-    torch.topk, torch.Tensor.round = topk, nearest
+    torch.topk = torch.Tensor.topk = topk
+    torch.Tensor.round = nearest
     try:
         yield found
     finally:
-        torch.topk, torch.Tensor.round = plain_topk, plain_round
+        torch.topk, torch.Tensor.topk, torch.Tensor.round = plain_topk, method_topk, plain_round
 
 
 def holds_integers(tensor: torch.Tensor) -> bool:

@@ -188,15 +188,15 @@ fn check_attend(heads: (usize, usize), dim: usize, window: Option<usize>, past: 
         kv.values.row_mut(slots - 2)[0] = f32::INFINITY;
         kv.keys.row_mut(slots - 1)[0] = f32::NAN;
         q.row_mut(0)[0] = f32::NAN;
-        let expected = Reference::default().attend(&spec, &q, past, &kv);
+        let expected = Reference::default().attend(&spec, &q, past, &kv, None);
         assert!(expected.row(tokens - 3).iter().all(|v| v.is_finite()), "the mask hides what comes later");
         expected
     } else {
-        Reference::default().attend(&spec, &q, past, &kv)
+        Reference::default().attend(&spec, &q, past, &kv, None)
     };
     for kernels in backends() {
         let what = format!("{} {heads:?} x {dim}, {window:?}, {past} + {tokens}", kernels.engine());
-        assert_near(&kernels.attend(&spec, &q, past, &kv), &expected, past + tokens + dim, &what);
+        assert_near(&kernels.attend(&spec, &q, past, &kv, None), &expected, past + tokens + dim, &what);
     }
 }
 

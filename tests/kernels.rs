@@ -189,7 +189,7 @@ fn attended<F: Float>(spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<
         for head in 0..spec.num_attention_heads {
             let columns = head * spec.head_dim..(head + 1) * spec.head_dim;
             let query = &q.row(t)[columns.clone()];
-            attention::attend(spec, head, past + t, query, kv, &mut Vec::new(), &mut out.row_mut(t)[columns]);
+            attention::attend(spec, head, past + t, query, kv, None, &mut Vec::new(), &mut out.row_mut(t)[columns]);
         }
     }
     out
@@ -213,7 +213,7 @@ fn check_attend<F: Vectors>(heads: (usize, usize), dim: usize, window: Option<us
     };
     let expected = bits(attended(&spec, &q, past, &kv).data());
     for level in levels() {
-        let got = Reference::at(level).attend(&spec, &q, past, &kv);
+        let got = Reference::at(level).attend(&spec, &q, past, &kv, None);
         assert_eq!(bits(got.data()), expected, "{heads:?} x {dim}, {window:?}, {past} + {tokens}, {level}");
     }
 }
@@ -254,6 +254,6 @@ fn a_window_of_another_size_gives_other_bits() {
     let mut noise = Noise(3);
     let q = attention_matrix::<f32>(&mut noise, 20, 12);
     let kv = Kv { first: 0, keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
-    let got = Reference::default().attend(&spec(5), &q, 0, &kv);
+    let got = Reference::default().attend(&spec(5), &q, 0, &kv, None);
     assert_ne!(bits(got.data()), bits(attended(&spec(6), &q, 0, &kv).data()));
 }

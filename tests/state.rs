@@ -74,7 +74,7 @@ impl Model {
 }
 
 fn rows(shape: &[PartShape]) -> Vec<(usize, usize)> {
-    shape.iter().map(|part| (part.first, part.rows)).collect()
+    shape.iter().map(|part| (part.first.unwrap(), part.rows)).collect()
 }
 
 #[test]

@@ -63,7 +63,7 @@ FIXTURES: list[dict[str, Any]] = [
         drop=["head_dim", "qk_head_dim", "mlp_bias", "pad_token_id", "output_router_logits"],
         says="no q_lora, value heads of 9 beside key heads of 10 + 6, YaRN with mscale 0.707 and mscale_all_dim 1.1, greedy top 3 of 6, "
         "two shared experts, first layer dense, BF16",
-        prompts=[prompt("main", 17, draw=1), prompt("one", 1), prompt("sparse", 7, SPARSE, draw=1)],
+        prompts=[prompt("main", 17, draw=1), prompt("one", 1), prompt("sparse", 7, SPARSE, draw=2)],
     ),
     dict(
         name="deepseek_v2-groups", pack="deepseek_v2", store="F16", shard="24KB",
@@ -154,15 +154,15 @@ FIXTURES: list[dict[str, Any]] = [
             "moe_intermediate_size": 11, "n_group": 2, "n_routed_experts": 8, "n_shared_experts": 2, "norm_topk_prob": False,
             "num_attention_heads": 3, "num_experts_per_tok": 3, "num_hidden_layers": 4, "num_key_value_heads": 3, "q_lora_rank": None,
             "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "rms_norm_eps": 1e-3, "rope_interleave": False,
-            "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 5,
+            "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
                                 "beta_fast": 4.0, "beta_slow": 1.0, "mscale_all_dim": 1.4, "mscale": 0.7,
                                 "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.5},
             "routed_scaling_factor": 1.7, "tie_word_embeddings": True, "dtype": "float16", "topk_group": 1, "v_head_dim": 10,
             "vocab_size": 53, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 11,
         },
         says="no q_lora, rope part in halves, top 3 of 8 within one of two groups, not normalised, scale 1.7, two dense layers, "
-        "attention biases, temperature from position 5 on with beta 0.3, tied, F16",
-        prompts=[prompt("main", 16, draw=1), prompt("two", 2), prompt("sparse", 7, SPARSE)],
+        "attention biases, temperature from position 64 on with beta 0.3, tied, F16",
+        prompts=[prompt("main", 16, draw=4), prompt("two", 2), prompt("sparse", 7, SPARSE, draw=1)],
     ),
     # --- kimi_linear ---
     # transformers: its latent attention rotates nothing (mla_use_nope, rope_theta and rope_scaling are not read); layer numbers in

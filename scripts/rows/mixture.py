@@ -62,7 +62,7 @@ FIXTURES: list[dict[str, Any]] = [
         },
         drop=["head_dim", "router_jitter_noise", "pad_token_id"],
         says="one tensor per expert (block_sparse_moe.experts.N.w1/w2/w3), top 2 of 5, window 6 on all layers, BF16, sharded",
-        prompts=[prompt("main", 17), prompt("one", 1), prompt("window-plus-one", 7), prompt("sparse", 9, SPARSE_WINDOW)],
+        prompts=[prompt("main", 17, draw=1), prompt("one", 1), prompt("window-plus-one", 7), prompt("sparse", 9, SPARSE_WINDOW)],
     ),
     dict(
         name="mixtral-fused", pack="mixtral", store="F16", finish=fuse_experts,
@@ -164,7 +164,7 @@ FIXTURES: list[dict[str, Any]] = [
         },
         drop=["bos_token_id"],
         says="QK-norm over the full width, q, k and v clipped at 1.1, top 3 of 7 not normalised, MHA, BF16",
-        prompts=[prompt("main", 17), prompt("one", 1), prompt("sparse", 7, SPARSE)],
+        prompts=[prompt("main", 17, draw=1), prompt("one", 1), prompt("sparse", 7, SPARSE)],
     ),
     dict(
         name="olmoe-bias", pack="olmoe", store="F16",
@@ -283,7 +283,7 @@ FIXTURES: list[dict[str, Any]] = [
             "vocab_size": 53, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
         },
         says="top 2 of 5 on all layers, attention biases, MQA, default RoPE, eps 1e-2, tied, F16",
-        prompts=[prompt("main", 16), prompt("two", 2), prompt("sparse", 7, SPARSE)],
+        prompts=[prompt("main", 16), prompt("two", 2), prompt("sparse", 7, SPARSE, draw=1)],
     ),
     # --- gpt_oss ---
     # transformers: top-k of the router's logits (with its bias), softmax over the chosen; gate and up alternate in the last dimension

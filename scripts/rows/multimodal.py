@@ -180,7 +180,7 @@ FIXTURES: list[dict[str, Any]] = [
             "dtype": "bfloat16", "vision_config": PIXTRAL, "vision_feature_layer": -1,
         },
         says="Mistral Small 4 text (latent attention, fused experts) in the folder of a multimodal model, untied, BF16",
-        prompts=[prompt("main", 17), prompt("one", 1), prompt("sparse", 7, SPARSE)],
+        prompts=[prompt("main", 17, draw=1), prompt("one", 1), prompt("sparse", 7, SPARSE)],
     ),
     # --- llama4 ---
     # transformers: Llama4ForConditionalGeneration fails on a prompt without image (no image_outputs); truth.py runs its language_model.
@@ -200,7 +200,7 @@ FIXTURES: list[dict[str, Any]] = [
                 "num_hidden_layers": 4, "num_key_value_heads": 2, "num_local_experts": 4, "output_router_logits": False,
                 "pad_token_id": 0, "rms_norm_eps": 1e-5,
                 "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-                                 "original_max_position_embeddings": 128, "rope_type": "llama3"},
+                                 "original_max_position_embeddings": 256, "rope_type": "llama3"},
                 "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "torch_dtype": "bfloat16",
                 "use_cache": True, "use_qk_norm": True, "vocab_size": 64,
             },
@@ -256,6 +256,7 @@ FIXTURES: list[dict[str, Any]] = [
         prompts=[prompt("main", 17), prompt("one", 1), prompt("sparse", 9, SPARSE_WINDOW)],
     ),
     # --- phi4_multimodal ---
+    # transformers: original_max_position_embeddings at the top of config.json decides, the one inside rope_parameters does not count.
     # transformers: there is no text_config: the text keys are at the top. The files that Microsoft publishes say phi4mm instead, with LoRA
     # tensors (*.base_layer.weight, *.lora_A.speech.weight, ...), which transformers' own class does not load.
     dict(

@@ -603,8 +603,9 @@ impl<'a> Walk<'_, 'a> {
             return Err(Stop::state(format!("after {len} tokens the session says {}", session.len())));
         }
         let shape = session.shape();
-        if let Some(part) = shape.iter().find(|p| p.first + p.rows != len) {
-            let PartShape { layer, name, first, rows, .. } = part;
+        if let Some(part) = shape.iter().find(|p| p.first.is_some_and(|first| first + p.rows != len)) {
+            let PartShape { layer, name, rows, .. } = part;
+            let first = part.first.unwrap_or_default();
             let message = format!("after {len} tokens layer {layer} keeps {rows} rows of {name} from token {first} on");
             return Err(Stop::state(message));
         }

@@ -185,7 +185,7 @@ impl<'e> EngineSession<'e> for MockSession<'e> {
 
     fn shape(&self) -> Vec<PartShape> {
         let rows = self.len - usize::from(self.engine.slips(Slip::MisstatesShape) && self.len > 1);
-        vec![PartShape { layer: 0, name: "history", first: 0, rows, cols: 2, bytes: 8 * rows }]
+        vec![PartShape { layer: 0, name: "history", first: Some(0), rows, cols: 2, bytes: 8 * rows }]
     }
 
     fn digest(&self) -> Option<String> {

@@ -238,7 +238,8 @@ impl Equivalence {
             for part in parts(layer) {
                 let bytes = part.bytes * (layer - first + 1);
                 let shape = format!("{} x {}", part.rows, part.cols);
-                let (from, bytes) = (part.first.to_string(), bytes.to_string());
+                let from = part.first.map_or(String::new(), |first| first.to_string());
+                let bytes = bytes.to_string();
                 rows.push(vec![layers.clone(), kind(layer).to_owned(), part.name.to_owned(), from, shape, bytes]);
             }
             first = layer + 1;

@@ -22,6 +22,10 @@ impl fmt::Display for Stage {
 /// Sees the rows (`[tokens, width]`) of each stage in the order in which they are computed.
 pub trait Observer<F: Float> {
     fn see(&mut self, stage: Stage, rows: &Matrix<F>);
+
+    /// Is told which of the `count` experts of a layer each token goes to, in ascending order and each with its weight:
+    /// experts that no token goes to are not read.
+    fn experts(&mut self, _layer: usize, _chosen: &[Vec<(usize, F)>], _count: usize) {}
 }
 
 /// Sees nothing.

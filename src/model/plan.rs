@@ -5,6 +5,8 @@
 use crate::digest::sha256_hex;
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
+use crate::ops::delta::DeltaSpec;
+use crate::ops::mamba2::ScanSpec;
 use crate::ops::rope::Rope;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -368,13 +370,26 @@ pub struct Mamba2 {
     pub dt: Linear,
     pub conv: CausalConv,
     /// `[num_heads]` each.
-    pub dt_bias: Weight,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dt_bias: Option<Weight>,
     pub a_log: Weight,
-    pub d: Weight,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub d: Option<Weight>,
     /// RMSNorm of `y * silu(z)`, in groups of its `size`.
     pub norm: Norm,
+    /// `norm(y) * silu(z)` instead.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub norm_before_gate: bool,
     /// `[hidden_size, num_heads * head_dim]`
     pub out: Linear,
+}
+
+impl Mamba2 {
+    /// Its sizes.
+    pub fn spec(&self) -> ScanSpec {
+        let Self { num_heads, head_dim, n_groups, state_size, .. } = *self;
+        ScanSpec { num_heads, head_dim, n_groups, state_size }
+    }
 }
 
 /// The gated delta rule (Yang, Kautz and Hatamizadeh 2024) and Kimi delta attention, which decays each key channel by
@@ -395,13 +410,18 @@ pub struct GatedDelta {
     pub conv: Vec<CausalConv>,
     /// `[num_v_heads, hidden_size]`: the step's weight, through a sigmoid.
     pub beta: Linear,
+    /// Queries and keys of a head become `x / sqrt(sum(x * x) + eps)`; the queries are then divided by the root of
+    /// `head_k_dim`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qk_l2_norm_eps: Option<f64>,
     /// One after the other; the last gives `[num_v_heads]` or, channel by channel, `[num_v_heads * head_k_dim]`.
     pub decay: Vec<Linear>,
     /// As many as the decay has.
-    pub dt_bias: Weight,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dt_bias: Option<Weight>,
     /// `[num_v_heads]`
     pub a_log: Weight,
-    /// The gate of the result, `[num_v_heads * head_v_dim]`, one after the other.
+    /// The gate of the result, `[num_v_heads * head_v_dim]`, one after the other; none where there is no gate.
     pub gate: Vec<Linear>,
     /// Of the gate: SiLU, or the sigmoid.
     pub gate_activation: Activation,
@@ -409,6 +429,14 @@ pub struct GatedDelta {
     pub norm: Norm,
     /// `[hidden_size, num_v_heads * head_v_dim]`
     pub out: Linear,
+}
+
+impl GatedDelta {
+    /// Its sizes.
+    pub fn spec(&self) -> DeltaSpec {
+        let Self { num_k_heads, num_v_heads, head_k_dim, head_v_dim, .. } = *self;
+        DeltaSpec { num_k_heads, num_v_heads, head_k_dim, head_v_dim }
+    }
 }
 
 /// What follows the mixer.
@@ -750,9 +778,7 @@ impl Mixer {
                     l.each_weight(f);
                 }
                 m.conv.each_weight(f);
-                for w in [&m.dt_bias, &m.a_log, &m.d] {
-                    f(w);
-                }
+                m.dt_bias.iter().chain([&m.a_log]).chain(&m.d).for_each(&mut *f);
                 m.norm.each_weight(f);
                 m.out.each_weight(f);
             }
@@ -763,7 +789,7 @@ impl Mixer {
                 d.conv.iter().for_each(|conv| conv.each_weight(f));
                 d.beta.each_weight(f);
                 d.decay.iter().for_each(|l| l.each_weight(f));
-                f(&d.dt_bias);
+                d.dt_bias.iter().for_each(&mut *f);
                 f(&d.a_log);
                 d.gate.iter().for_each(|l| l.each_weight(f));
                 d.norm.each_weight(f);

@@ -281,7 +281,8 @@ fn by_layer(
                 return Err(keys.report("config-contradiction", "layer_types", message));
             }
             _ => {
-                let message = format!("layer {i}: expected full_attention or sliding_attention");
+                let found = keys.raw("layer_types").and_then(|list| list.get(i)).cloned().unwrap_or_default();
+                let message = layer_expected(i, "full_attention or sliding_attention", &found);
                 return Err(keys.report("config-value", "layer_types", message));
             }
         });

@@ -1,6 +1,6 @@
 //! The nonlinearity of an MLP, named as in `hidden_act`.
 
-use super::Float;
+use super::{Float, norm::moments};
 use serde::Serialize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -61,6 +61,49 @@ impl Activation {
             Activation::Relu2 => each(gate, up, relu2),
             Activation::Sigmoid => each(gate, up, sigmoid),
         }
+    }
+
+    /// `x[i] = f(x[i])`.
+    ///
+    /// Always inlined, so that it is compiled for the instruction set that it is called with.
+    #[inline(always)]
+    pub fn apply<F: Float>(self, x: &mut [F]) {
+        #[inline(always)]
+        fn each<F: Float>(x: &mut [F], f: impl Fn(F) -> F) {
+            for v in x {
+                *v = f(*v);
+            }
+        }
+        match self {
+            Activation::Silu => each(x, silu),
+            Activation::Gelu => each(x, gelu),
+            Activation::GeluTanh => each(x, gelu_tanh),
+            Activation::Relu => each(x, relu),
+            Activation::Relu2 => each(x, relu2),
+            Activation::Sigmoid => each(x, sigmoid),
+        }
+    }
+}
+
+/// gpt-oss' gate, in place of `gate`: `g = min(gate, limit)`, `u = min(max(up, -limit), limit)`, then
+/// `(u + 1) * (g * sigmoid(alpha * g))`.
+///
+/// Always inlined, so that it is compiled for the instruction set that it is called with.
+#[inline(always)]
+pub fn clamped_gate<F: Float>(gate: &mut [F], up: &[F], alpha: F, limit: F) {
+    for (g, &u) in gate.iter_mut().zip(up) {
+        let (x, u) = (g.min(limit), u.max(-limit).min(limit));
+        *g = (u + F::ONE) * (x * sigmoid(alpha * x));
+    }
+}
+
+/// `max(x - cutoff, 0)` in place, the cutoff being the row's mean plus so many of its standard deviations (those of
+/// the population): Gemma 3n's activation sparsity.
+pub fn keep_above<F: Float>(x: &mut [F], deviations: F) {
+    let (mean, variance) = moments(x);
+    let cutoff = mean + variance.sqrt() * deviations;
+    for v in x {
+        *v = relu(*v - cutoff);
     }
 }
 
@@ -137,6 +180,48 @@ mod tests {
     fn nothing_hides_a_nan() {
         for (_, act) in Activation::NAMES {
             assert!(apply(act, f32::NAN).is_nan(), "{}", act.name());
+        }
+        for (gate, up) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            let mut gate = [gate];
+            clamped_gate(&mut gate, &[up], 1.0, 7.0);
+            assert!(gate[0].is_nan());
+        }
+        let mut x = [1.0, f32::NAN];
+        keep_above(&mut x, 0.0);
+        assert!(x.iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn without_a_gate_it_is_the_gate_times_one() {
+        for (_, act) in Activation::NAMES {
+            let mut x = [1.5f32, -0.25];
+            act.apply(&mut x);
+            assert_eq!(x, [apply(act, 1.5f32), apply(act, -0.25)], "{}", act.name());
+        }
+        let mut x = [3.0f32, -3.0];
+        Activation::Relu2.apply(&mut x);
+        assert_eq!(x, [9.0, 0.0]);
+    }
+
+    #[test]
+    fn the_clamped_gate_cuts_both_and_adds_one_to_up() {
+        // alpha 0: the sigmoid is one half.
+        let mut gate = [10.0f32, -10.0, 2.0];
+        clamped_gate(&mut gate, &[9.0, -9.0, 0.5], 0.0, 7.0);
+        assert_eq!(gate, [8.0 * 3.5, -6.0 * -5.0, 1.5], "the gate is not cut from below");
+        let mut gate = [2.0f64];
+        clamped_gate(&mut gate, &[0.0], 1.5, 7.0);
+        assert_eq!(gate, [2.0 * sigmoid(3.0)]);
+    }
+
+    #[test]
+    fn what_exceeds_the_mean_by_enough_deviations_passes() {
+        // Mean 4, standard deviation 2.
+        let row = [2.0f32, 6.0, 2.0, 6.0];
+        for (deviations, expected) in [(0.5, [0.0, 1.0, 0.0, 1.0]), (-1.0, [0.0, 4.0, 0.0, 4.0]), (1.0, [0.0; 4])] {
+            let mut x = row;
+            keep_above(&mut x, deviations);
+            assert_eq!(x, expected, "{deviations}");
         }
     }
 }

@@ -59,6 +59,10 @@ pub trait Float:
     fn erf(self) -> Self {
         Self::from_f64(libm::erf(self.to_f64()))
     }
+    /// The logarithm of one more.
+    fn ln_1p(self) -> Self {
+        Self::from_f64(libm::log1p(self.to_f64()))
+    }
     fn pow(self, exponent: Self) -> Self {
         Self::from_f64(libm::pow(self.to_f64(), exponent.to_f64()))
     }

@@ -70,6 +70,11 @@ impl<F: Copy> Matrix<F> {
         &mut self.data
     }
 
+    /// All values, row after row.
+    pub fn into_data(self) -> Vec<F> {
+        self.data
+    }
+
     /// A copy of the rows `range`.
     pub fn slice_rows(&self, range: std::ops::Range<usize>) -> Self {
         let data = self.data[range.start * self.cols..range.end * self.cols].to_vec();

@@ -5,12 +5,16 @@
 
 pub mod activation;
 pub mod attention;
+pub mod conv;
+pub mod delta;
 pub mod float;
 pub mod level;
+pub mod mamba2;
 pub mod matrix;
 pub mod norm;
 pub mod rope;
 pub mod softmax;
+pub mod softplus;
 
 pub use activation::Activation;
 pub use float::Float;

@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use assert_cmd::Command;
-use checkpoint_oracle::checkpoint::{self, Source};
+use checkpoint_oracle::checkpoint::{self, Source, SourceFile, TensorInfo};
 use checkpoint_oracle::model::{Pack, Plan, close_books};
 use checkpoint_oracle::oracle::OracleFile;
 use checkpoint_oracle::oracle::file::Reading;
@@ -13,6 +13,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -234,4 +235,38 @@ pub fn fixtures() -> Vec<String> {
 /// Little-endian F32 data.
 pub fn f32s(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+/// What another source holds, to be read piece by piece.
+pub struct Streamed(pub Arc<dyn Source>);
+
+impl Source for Streamed {
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        self.0.tensors()
+    }
+
+    fn files(&self) -> &[SourceFile] {
+        self.0.files()
+    }
+
+    fn read_into<'a>(&'a self, info: &TensorInfo, range: Range<u64>, to: &'a mut Vec<u8>) -> anyhow::Result<&'a [u8]> {
+        *to = self.0.read(info, range)?;
+        Ok(to)
+    }
+
+    fn is_resident(&self) -> bool {
+        false
+    }
+
+    fn check_unchanged(&self) -> anyhow::Result<()> {
+        self.0.check_unchanged()
+    }
+
+    fn headers_sha256(&self) -> anyhow::Result<String> {
+        self.0.headers_sha256()
+    }
+
+    fn full_sha256(&self) -> anyhow::Result<String> {
+        self.0.full_sha256()
+    }
 }

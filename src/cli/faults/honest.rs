@@ -6,7 +6,7 @@ use crate::checkpoint::Source;
 use crate::exec::accelerated::{self, Accelerated};
 use crate::exec::faults::{Schedule, ShownBy, Trial};
 use crate::exec::reference::Reference;
-use crate::exec::weights::Tile;
+use crate::exec::weights::{Tile, Transposed};
 use crate::exec::{Executor, Input, Kernels, Rows, Session};
 use crate::ops::attention::{AttentionSpec, Kv};
 use crate::ops::{Level, Matrix};
@@ -99,7 +99,7 @@ fn together(subject: &Subject, kernels: &Reference, probes: &[Tried]) -> Result<
     Ok(logits.iter().map(|rows| rows.row(0).to_vec()).collect())
 }
 
-/// Both kernels in float64, their results rounded to float32.
+/// All kernels in float64, their results rounded to float32.
 struct WideSums(Reference);
 
 impl Kernels<f32> for WideSums {
@@ -109,9 +109,23 @@ impl Kernels<f32> for WideSums {
         *out = narrow(&sums);
     }
 
-    fn attend(&self, spec: &AttentionSpec, q: &Matrix<f32>, past: usize, kv: &Kv<f32>) -> Matrix<f32> {
+    fn accumulate(&self, x: &Matrix<f32>, w: &Transposed<'_>, out: &mut Matrix<f32>) {
+        let mut sums = wide(out);
+        self.0.accumulate(&wide(x), w, &mut sums);
+        *out = narrow(&sums);
+    }
+
+    fn attend(
+        &self,
+        spec: &AttentionSpec,
+        q: &Matrix<f32>,
+        past: usize,
+        kv: &Kv<f32>,
+        sinks: Option<&[f32]>,
+    ) -> Matrix<f32> {
         let kv = Kv { first: kv.first, keys: wide(&kv.keys), values: wide(&kv.values) };
-        narrow(&self.0.attend(spec, &wide(q), past, &kv))
+        let sinks: Option<Vec<f64>> = sinks.map(|sinks| sinks.iter().map(|&v| f64::from(v)).collect());
+        narrow(&self.0.attend(spec, &wide(q), past, &kv, sinks.as_deref()))
     }
 }
 

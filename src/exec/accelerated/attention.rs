@@ -3,7 +3,7 @@
 
 use super::backend::{Backend, View, ViewMut};
 use crate::exec::reference::transpose;
-use crate::ops::attention::{AttentionSpec, Kv};
+use crate::ops::attention::{AttentionSpec, Kv, softcap};
 use crate::ops::level::elementwise;
 use crate::ops::softmax::softmax;
 use crate::ops::{Level, Matrix};
@@ -25,8 +25,9 @@ pub fn attend(
     q: &Matrix<f32>,
     past: usize,
     kv: &Kv<f32>,
+    sinks: Option<&[f32]>,
 ) -> Matrix<f32> {
-    let width = spec.num_attention_heads / spec.num_key_value_heads * spec.head_dim;
+    let width = spec.num_attention_heads / spec.num_key_value_heads * spec.v_head_dim();
     let tokens = (q.rows() * spec.num_key_value_heads).div_ceil(4 * rayon::current_num_threads()).clamp(16, TOKENS);
     let chunks = q.rows().div_ceil(tokens);
     // [chunk of tokens][key/value head]
@@ -35,10 +36,10 @@ pub fn attend(
         .map(|task| {
             let first = task / spec.num_key_value_heads * tokens;
             let range = first..q.rows().min(first + tokens);
-            chunk(backend, level, spec, q, past, kv, task % spec.num_key_value_heads, range)
+            chunk(backend, level, spec, q, past, kv, sinks, task % spec.num_key_value_heads, range)
         })
         .collect();
-    let mut out = Matrix::filled(q.rows(), q.cols(), 0.0);
+    let mut out = Matrix::filled(q.rows(), spec.num_attention_heads * spec.v_head_dim(), 0.0);
     out.par_iter_rows_mut().enumerate().for_each(|(t, out)| {
         let done = &done[t / tokens * spec.num_key_value_heads..];
         for (out, done) in out.chunks_exact_mut(width).zip(done) {
@@ -48,7 +49,7 @@ pub fn attend(
     out
 }
 
-/// The queries of some tokens, of the heads that share one key/value head: `[tokens, heads of the group * head_dim]`.
+/// The queries of some tokens, of the heads that share one key/value head: `[tokens, heads of the group * v_head_dim]`.
 #[expect(clippy::too_many_arguments, reason = "it is one operation, called once")]
 fn chunk(
     backend: &dyn Backend,
@@ -57,21 +58,22 @@ fn chunk(
     q: &Matrix<f32>,
     past: usize,
     kv: &Kv<f32>,
+    sinks: Option<&[f32]>,
     kv_head: usize,
     tokens: Range<usize>,
 ) -> Vec<f32> {
-    let dim = spec.head_dim;
+    let (dim, v_dim) = (spec.head_dim, spec.v_head_dim());
     let group = spec.num_attention_heads / spec.num_key_value_heads;
     let scale = spec.scale as f32;
     // All slots that any of these tokens sees.
     let slots = spec.visible(past + tokens.start).start..past + tokens.end;
-    let at = (slots.start - kv.first) * kv.keys.cols() + kv_head * dim;
+    let at = |matrix: &Matrix<f32>, dim: usize| (slots.start - kv.first) * matrix.cols() + kv_head * dim;
     let mut keys = vec![0.0; dim * slots.len()];
-    transpose(level, &kv.keys.data()[at..], kv.keys.cols(), slots.len(), dim, &mut keys);
+    transpose(level, &kv.keys.data()[at(&kv.keys, dim)..], kv.keys.cols(), slots.len(), dim, &mut keys);
 
     let block = (ROWS / group).max(1);
     let mut scores = vec![0.0; block.min(tokens.len()) * group * slots.len()];
-    let mut out = vec![0.0; tokens.len() * group * dim];
+    let mut out = vec![0.0; tokens.len() * group * v_dim];
     for first in (0..tokens.len()).step_by(block) {
         let count = block.min(tokens.len() - first);
         let queries: Vec<f32> = (first..first + count)
@@ -101,15 +103,19 @@ fn chunk(
                     for score in &mut row[start..end] {
                         *score *= scale;
                     }
-                    softmax(&mut row[start..end]);
+                    if let Some(cap) = spec.attn_logit_softcapping {
+                        softcap(&mut row[start..end], cap as f32);
+                    }
+                    let sink = sinks.map(|sinks| sinks[kv_head * group + r % group]);
+                    softmax(&mut row[start..end], sink);
                 }
             },
         );
-        let values = &kv.values.data()[at + seen.start * kv.values.cols()..];
+        let values = &kv.values.data()[at(&kv.values, v_dim) + seen.start * kv.values.cols()..];
         backend.sgemm(
             View::of_rows(scores, rows, width, width),
-            View::of_columns(values, dim, width, kv.values.cols()),
-            ViewMut::new(&mut out[first * group * dim..][..rows * dim], rows, dim, dim),
+            View::of_columns(values, v_dim, width, kv.values.cols()),
+            ViewMut::new(&mut out[first * group * v_dim..][..rows * v_dim], rows, v_dim, v_dim),
             false,
         );
     }

@@ -51,4 +51,4 @@ pub fn linear(backend: &dyn Backend, level: Level, x: &Matrix<f32>, w: &Tile<'_>
 }
 
 /// Rows of a task are a multiple of it: that of AVX-512's kernel, and of the widest vectors by which rows are decoded.
-const MULTIPLE: usize = 96;
+pub(super) const MULTIPLE: usize = 96;

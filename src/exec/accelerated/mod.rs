@@ -1,8 +1,9 @@
-//! The accelerated executor: the same two kernels with sums in any order, on the matrix product of a [`Backend`].
+//! The accelerated executor: the same kernels with sums in any order, on the matrix product of a [`Backend`].
 //!
 //! It promises no bits. It stays within a small multiple of the reference's own distance from the float64 truth, and it
 //! sees what the reference sees: the same mask, the same infinities, nothing skipped.
 
+mod accumulate;
 mod attention;
 mod backend;
 #[cfg(feature = "blas")]
@@ -15,7 +16,9 @@ pub use backend::{Backend, Blocking, Order, View, ViewMut};
 pub use blas::Blas;
 pub use gemm::Gemm;
 
-use super::{kernels::Kernels, reference::Reference, weights::Tile};
+use super::kernels::Kernels;
+use super::reference::Reference;
+use super::weights::{Tile, Transposed};
 use crate::ops::attention::{AttentionSpec, Kv};
 use crate::ops::{Level, Matrix};
 use anyhow::{Result, bail};
@@ -74,13 +77,29 @@ impl Kernels<f32> for Accelerated {
         }
     }
 
-    /// The reference's kernel does it for up to [`Blocking::few`] queries, and where a value is infinite or not a number: a matrix product
-    /// multiplies even what the mask hides, by zero, and zero times infinity would be seen.
-    fn attend(&self, spec: &AttentionSpec, q: &Matrix<f32>, past: usize, kv: &Kv<f32>) -> Matrix<f32> {
-        if q.rows() <= self.backend.blocking().few || kv.values.data().iter().any(|v| !v.is_finite()) {
-            self.reference.attend(spec, q, past, kv)
+    /// As `linear`.
+    fn accumulate(&self, x: &Matrix<f32>, w: &Transposed<'_>, out: &mut Matrix<f32>) {
+        if x.rows() <= self.backend.blocking().few {
+            self.reference.accumulate(x, w, out);
         } else {
-            attention::attend(self.backend.as_ref(), self.level, spec, q, past, kv)
+            accumulate::accumulate(self.backend.as_ref(), x, w, out);
+        }
+    }
+
+    /// The reference's kernel does it for up to [`Blocking::few`] queries, and where a value is infinite or not a
+    /// number: a matrix product multiplies even what the mask hides, by zero, and zero times infinity would be seen.
+    fn attend(
+        &self,
+        spec: &AttentionSpec,
+        q: &Matrix<f32>,
+        past: usize,
+        kv: &Kv<f32>,
+        sinks: Option<&[f32]>,
+    ) -> Matrix<f32> {
+        if q.rows() <= self.backend.blocking().few || kv.values.data().iter().any(|v| !v.is_finite()) {
+            self.reference.attend(spec, q, past, kv, sinks)
+        } else {
+            attention::attend(self.backend.as_ref(), self.level, spec, q, past, kv, sinks)
         }
     }
 }

@@ -123,9 +123,7 @@ impl Fault {
 }
 
 const NO_EXPERTS: &str = "needs a mixture of experts, which no family here has yet";
-const NO_SOFTCAP: &str = "nothing is soft-capped in any family here yet";
 const NO_PLUS_ONE: &str = "no norm adds one to its weights in any family here yet";
-const NO_EMBED_SCALE: &str = "the embedding is scaled in no family here yet";
 
 /// Every fault, in the order in which they are documented.
 pub fn catalogue() -> &'static [Fault] {
@@ -243,19 +241,32 @@ static CATALOGUE: &[Fault] = {
             "attn-softcap-dropped",
             "the scores' soft-cap is ignored",
             "sglang#33915",
-            Absent(Place::Plan, NO_SOFTCAP),
+            Make::Plan(plan::attn_softcap_dropped),
         ),
         fault(
             "final-softcap-dropped",
             "the logits' soft-cap is ignored",
             "sglang#33915",
-            Absent(Place::Plan, NO_SOFTCAP),
+            Make::Plan(plan::final_softcap_dropped),
+        ),
+        fault("sinks-dropped", "attention sinks are ignored", "gpt-oss ports", Make::Plan(plan::sinks_dropped)),
+        fault(
+            "attn-chunk-missing",
+            "attends beyond the chunk of the sequence that a token is in",
+            "Llama 4 ports",
+            Make::Plan(plan::attn_chunk_missing),
         ),
         fault(
-            "sinks-dropped",
-            "attention sinks are ignored",
-            "gpt-oss ports",
-            Absent(Place::Plan, "no family here has attention sinks yet"),
+            "attn-temperature-dropped",
+            "queries don't grow with their position",
+            "Llama 4 ports",
+            Make::Plan(plan::attn_temperature_dropped),
+        ),
+        fault(
+            "attn-gate-dropped",
+            "attention's output gate is ignored",
+            "Qwen3-Next ports",
+            Make::Plan(plan::attn_gate_dropped),
         ),
         fault("gqa-tile", "query heads go round the key/value heads instead of in groups", "", Kernels(K::GqaTile)),
         fault(
@@ -298,13 +309,13 @@ static CATALOGUE: &[Fault] = {
             "mla-scale",
             "the softmax scale of latent attention lacks mscale squared",
             "mobius#548",
-            Absent(Place::Plan, "no family here has latent attention yet"),
+            Make::Plan(plan::mla_scale),
         ),
         fault(
             "norm-plus-one-missing",
             "w instead of 1 + w",
             "mold#1074, executorch#19901",
-            Absent(Place::Plan, NO_PLUS_ONE),
+            Make::Plan(plan::norm_plus_one_missing),
         ),
         fault(
             "norm-plus-one-twice",
@@ -313,35 +324,49 @@ static CATALOGUE: &[Fault] = {
             Absent(Place::Plan, NO_PLUS_ONE),
         ),
         fault("norm-eps", "epsilon 1e-5; where that is right, 1e-6", "transformers#38025", Make::Plan(plan::norm_eps)),
-        fault(
-            "post-norm-dropped",
-            "the second norm of a sandwich is ignored",
-            "",
-            Absent(Place::Plan, "no family here norms after the mixer or the MLP yet"),
-        ),
+        fault("post-norm-dropped", "the second norm of a sandwich is ignored", "", Make::Plan(plan::post_norm_dropped)),
         fault(
             "embed-scale-missing",
             "sqrt(hidden_size) is missing",
             "transformers#29402",
-            Absent(Place::Plan, NO_EMBED_SCALE),
+            Make::Plan(plan::embed_scale_missing),
         ),
         fault(
             "embed-scale-bf16",
             "sqrt(hidden_size) is rounded to bf16",
             "transformers#29402",
-            Absent(Place::Plan, NO_EMBED_SCALE),
+            Make::Plan(plan::embed_scale_bf16),
         ),
         fault(
             "residual-multiplier-dropped",
             "what is added to the residual isn't scaled",
             "Granite ports",
-            Absent(Place::Plan, "no family here scales what it adds to the residual yet"),
+            Make::Plan(plan::residual_multiplier_dropped),
         ),
         fault(
             "logit-scale-dropped",
             "the logits aren't scaled",
             "Granite and Cohere ports",
-            Absent(Place::Plan, "no family here scales its logits yet"),
+            Make::Plan(plan::logit_scale_dropped),
+        ),
+        fault("layer-scalar-dropped", "a layer's result isn't scaled", "", Make::Plan(plan::layer_scalar_dropped)),
+        fault(
+            "per-layer-input-dropped",
+            "a layer doesn't see its part of the second embedding",
+            "Gemma 3n ports",
+            Make::Plan(plan::per_layer_input_dropped),
+        ),
+        fault(
+            "sub-norm-dropped",
+            "the norms inside attention and the MLP are ignored",
+            "",
+            Make::Plan(plan::sub_norm_dropped),
+        ),
+        fault(
+            "swiglu-clamp-dropped",
+            "gate and up aren't clamped",
+            "gpt-oss ports",
+            Make::Plan(plan::swiglu_clamp_dropped),
         ),
         fault(
             "gelu-variant",
@@ -361,13 +386,13 @@ static CATALOGUE: &[Fault] = {
             "topk-norm",
             "the chosen experts' weights are (not) renormalised",
             "sglang#35160",
-            Absent(Place::Plan, NO_EXPERTS),
+            Make::Plan(plan::topk_norm),
         ),
         fault(
             "router-bias-dropped",
             "the selection bias is ignored",
             "GLM and DeepSeek ports",
-            Absent(Place::Plan, NO_EXPERTS),
+            Make::Plan(plan::router_bias_dropped),
         ),
         fault(
             "router-bias-weighted",
@@ -375,11 +400,17 @@ static CATALOGUE: &[Fault] = {
             "GLM and DeepSeek ports",
             Absent(Place::Plan, NO_EXPERTS),
         ),
-        fault("router-order", "softmax after top-k instead of before", "mlxcel#391", Absent(Place::Plan, NO_EXPERTS)),
-        fault("group-limit-dropped", "group-limited routing is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
-        fault("shared-expert-dropped", "the shared expert is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
-        fault("shared-gate-dropped", "the shared expert's gate is ignored", "", Absent(Place::Plan, NO_EXPERTS)),
-        fault("expert-permuted", "two experts are exchanged", "", Absent(Place::Plan, NO_EXPERTS)),
+        fault("router-order", "softmax after top-k instead of before", "mlxcel#391", Make::Plan(plan::router_order)),
+        fault("group-limit-dropped", "group-limited routing is ignored", "", Make::Plan(plan::group_limit_dropped)),
+        fault(
+            "routed-scaling-dropped",
+            "the experts' weights aren't scaled",
+            "DeepSeek ports",
+            Make::Plan(plan::routed_scaling_dropped),
+        ),
+        fault("shared-expert-dropped", "the shared expert is ignored", "", Make::Plan(plan::shared_expert_dropped)),
+        fault("shared-gate-dropped", "the shared expert's gate is ignored", "", Make::Plan(plan::shared_gate_dropped)),
+        fault("expert-permuted", "two experts are exchanged", "", Make::Plan(plan::expert_permuted)),
         fault(
             "kv-not-appended",
             "the newest entry never gets into the cache: its slot stays zero",

@@ -1,9 +1,9 @@
-//! Faults in the two operations: other arguments for kernels that are right.
+//! Faults in the kernels' operations: other arguments for kernels that are right.
 
 use super::ShownBy;
 use super::plan::attentions;
 use crate::exec::kernels::Kernels;
-use crate::exec::weights::Tile;
+use crate::exec::weights::{Tile, Transposed};
 use crate::model::Plan;
 use crate::ops::attention::{AttentionSpec, Kv};
 use crate::ops::{Float, Matrix};
@@ -34,6 +34,7 @@ impl KernelFault {
                 any(|s| (2..s.num_attention_heads).contains(&s.num_key_value_heads)),
                 "there are no groups: one key/value head, or one for each query head",
             ),
+            KernelFault::KvSwapped => needed(any(|s| s.v_head_dim() == s.head_dim), "values are not as wide as keys"),
             KernelFault::KvHeadOrder => needed(any(|s| s.num_key_value_heads > 1), "there is one key/value head"),
             _ => Ok(()),
         }
@@ -64,78 +65,89 @@ impl<F: Float> Kernels<F> for Faulty<'_, F> {
         }
     }
 
-    fn attend(&self, spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>) -> Matrix<F> {
-        let inner = self.inner;
+    fn accumulate(&self, x: &Matrix<F>, w: &Transposed<'_>, out: &mut Matrix<F>) {
+        if self.fault != Some(KernelFault::Bf16Activations) {
+            return self.inner.accumulate(x, w, out);
+        }
+        // Sums are rounded when they are complete.
+        self.inner.accumulate(&rounded(x), w, out);
+        if w.input + w.tile.rows == x.cols() {
+            out.data_mut().iter_mut().for_each(round);
+        }
+    }
+
+    fn attend(&self, spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>, sinks: Option<&[F]>) -> Matrix<F> {
+        let right = |spec: &AttentionSpec, q: &Matrix<F>, past: usize| self.inner.attend(spec, q, past, kv, sinks);
         match self.fault {
-            None => inner.attend(spec, q, past, kv),
+            None => right(spec, q, past),
             // A query that stands at the last slot sees as far back as its own window reaches.
             Some(KernelFault::CausalMaskMissing) => {
                 let last = past + q.rows() - 1;
-                self.by_token(q, |t, q| {
-                    let window = spec.sliding_window.map(|w| w.saturating_add(last - (past + t)));
-                    inner.attend(&windowed(spec, window), q, last, kv)
+                by_token(q, |t, q| {
+                    let window = last + 1 - spec.visible(past + t).start;
+                    let spec = AttentionSpec { attention_chunk_size: None, ..windowed(spec, Some(window)) };
+                    right(&spec, q, last)
                 })
             }
-            Some(KernelFault::ChunkMaskLocal) if past > 0 => self.by_token(q, |t, q| {
+            Some(KernelFault::ChunkMaskLocal) if past > 0 => by_token(q, |t, q| {
                 let window = Some(spec.sliding_window.map_or(t + 1, |w| w.min(t + 1)));
-                inner.attend(&windowed(spec, window), q, past + t, kv)
+                right(&windowed(spec, window), q, past + t)
             }),
             // Of what the last pass left, the oldest entry that the first query still sees is gone.
             Some(KernelFault::WindowRollsEarly) if past > 0 => match spec.sliding_window {
-                Some(w) if w > 1 => self.by_token(q, |t, q| {
+                Some(w) if w > 1 => by_token(q, |t, q| {
                     let window = if t == 0 { w - 1 } else { w };
-                    inner.attend(&windowed(spec, Some(window)), q, past + t, kv)
+                    right(&windowed(spec, Some(window)), q, past + t)
                 }),
-                _ => inner.attend(spec, q, past, kv),
+                _ => right(spec, q, past),
             },
             Some(KernelFault::GqaTile) => {
                 let (heads, kv_heads) = (spec.num_attention_heads, spec.num_key_value_heads);
                 // Where head h has to stand so that it reads key/value head h % kv_heads.
                 let place = |h: usize| h % kv_heads * (heads / kv_heads) + h / kv_heads;
-                let moved = blocks(q, spec.head_dim, |h, row, out| out[place(h)].copy_from_slice(row));
-                let out = inner.attend(spec, &moved, past, kv);
                 let mut back = vec![0; heads];
                 (0..heads).for_each(|h| back[place(h)] = h);
-                blocks(&out, spec.head_dim, |h, row, out| out[back[h]].copy_from_slice(row))
+                let moved = blocks(q, spec.head_dim, |h, row, out| out[place(h)].copy_from_slice(row));
+                let sinks: Option<Vec<F>> = sinks.map(|sinks| back.iter().map(|&h| sinks[h]).collect());
+                let out = self.inner.attend(spec, &moved, past, kv, sinks.as_deref());
+                blocks(&out, spec.v_head_dim(), |h, row, out| out[back[h]].copy_from_slice(row))
             }
-            Some(KernelFault::KvSwapped) if past > 0 => {
+            // Where values are as wide as keys.
+            Some(KernelFault::KvSwapped) if past > 0 && spec.v_head_dim() == spec.head_dim => {
                 let mut wrong = kv.clone();
                 for row in 0..past - kv.first {
                     wrong.keys.row_mut(row).copy_from_slice(kv.values.row(row));
                     wrong.values.row_mut(row).copy_from_slice(kv.keys.row(row));
                 }
-                inner.attend(spec, q, past, &wrong)
+                self.inner.attend(spec, q, past, &wrong, sinks)
             }
             Some(KernelFault::KvHeadOrder) if past > 0 => {
                 let mut wrong = kv.clone();
-                for matrix in [&mut wrong.keys, &mut wrong.values] {
-                    (0..past - kv.first).for_each(|row| matrix.row_mut(row).rotate_left(spec.head_dim));
+                for (matrix, dim) in [(&mut wrong.keys, spec.head_dim), (&mut wrong.values, spec.v_head_dim())] {
+                    (0..past - kv.first).for_each(|row| matrix.row_mut(row).rotate_left(dim));
                 }
-                inner.attend(spec, q, past, &wrong)
+                self.inner.attend(spec, q, past, &wrong, sinks)
             }
             Some(KernelFault::Bf16Activations) => {
                 let kv = Kv { first: kv.first, keys: rounded(&kv.keys), values: rounded(&kv.values) };
-                rounded(&inner.attend(spec, &rounded(q), past, &kv))
+                rounded(&self.inner.attend(spec, &rounded(q), past, &kv, sinks))
             }
             Some(
                 KernelFault::ChunkMaskLocal
                 | KernelFault::WindowRollsEarly
                 | KernelFault::KvSwapped
                 | KernelFault::KvHeadOrder,
-            ) => inner.attend(spec, q, past, kv),
+            ) => right(spec, q, past),
         }
     }
 }
 
-impl<F: Float> Faulty<'_, F> {
-    /// Attention of each token by itself.
-    fn by_token(&self, q: &Matrix<F>, attend: impl Fn(usize, &Matrix<F>) -> Matrix<F>) -> Matrix<F> {
-        let mut out = Matrix::filled(0, q.cols(), F::ZERO);
-        for t in 0..q.rows() {
-            out.extend_rows(attend(t, &q.slice_rows(t..t + 1)).data());
-        }
-        out
-    }
+/// Attention of each token by itself.
+fn by_token<F: Float>(q: &Matrix<F>, attend: impl Fn(usize, &Matrix<F>) -> Matrix<F>) -> Matrix<F> {
+    let mut rows = (0..q.rows()).map(|t| attend(t, &q.slice_rows(t..t + 1)));
+    let mut out = rows.next().expect("a pass has at least one token");
+    rows.for_each(|row| out.extend_rows(row.data()));
+    out
 }
 
 fn windowed(spec: &AttentionSpec, sliding_window: Option<usize>) -> AttentionSpec {

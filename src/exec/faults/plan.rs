@@ -1,12 +1,15 @@
 //! Faults that are another plan. Each has the weights' shapes of the true one.
 
-use crate::model::plan::{Attention, FeedForward, Linear, Mixer, Mlp, Norm, Plan};
+use crate::model::plan::{
+    Attention, FeedForward, LatentAttention, Layer, Linear, Mixer, Mlp, Moe, MoeNorms, Norm, Plan, QkNorm, Scoring,
+};
 use crate::ops::Activation;
+use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
 
 type Changed = Result<(), String>;
 
-/// The attention layers, by index.
+/// The attention layers, by index; those of latent attention are not among them.
 pub fn attentions(plan: &Plan) -> impl Iterator<Item = (usize, &Attention)> {
     plan.layers.iter().enumerate().filter_map(|(i, layer)| match &layer.mixer {
         Mixer::Attention(attention) => Some((i, attention)),
@@ -21,22 +24,78 @@ fn attentions_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Attention> {
     })
 }
 
-fn mlps_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Mlp> {
-    plan.layers.iter_mut().filter_map(|layer| match &mut layer.mlp {
-        Some(FeedForward::Dense(mlp)) => Some(mlp),
+fn latent_mut(plan: &mut Plan) -> impl Iterator<Item = &mut LatentAttention> {
+    plan.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
+        Mixer::LatentAttention(attention) => Some(attention),
         _ => None,
     })
 }
 
+/// What every kind of attention computes.
+fn specs_mut(plan: &mut Plan) -> impl Iterator<Item = &mut AttentionSpec> {
+    plan.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
+        Mixer::Attention(attention) => Some(&mut attention.spec),
+        Mixer::LatentAttention(attention) => Some(&mut attention.spec),
+        _ => None,
+    })
+}
+
+fn moes_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Moe> {
+    plan.layers.iter_mut().filter_map(|layer| match &mut layer.mlp {
+        Some(FeedForward::Moe(moe)) => Some(moe.as_mut()),
+        _ => None,
+    })
+}
+
+/// Every MLP: those of all tokens, shared experts, and experts.
+fn mlps_mut(plan: &mut Plan) -> Vec<&mut Mlp> {
+    let mut mlps = Vec::new();
+    for mlp in plan.layers.iter_mut().filter_map(|layer| layer.mlp.as_mut()) {
+        match mlp {
+            FeedForward::Dense(mlp) => mlps.push(mlp),
+            FeedForward::Moe(moe) => mlps.extend(moe.experts.iter_mut().chain(&mut moe.shared)),
+        }
+    }
+    mlps
+}
+
 fn norms_mut(plan: &mut Plan) -> Vec<&mut Norm> {
     let mut norms = vec![&mut plan.norm];
+    norms.extend(plan.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
     for layer in &mut plan.layers {
-        norms.extend(layer.mixer_norm.iter_mut().chain(&mut layer.mlp_norm));
-        if let Mixer::Attention(attention) = &mut layer.mixer {
-            norms.extend(
-                attention.qk_norm.iter_mut().flat_map(|norms| std::iter::once(&mut norms.q).chain(&mut norms.k)),
-            );
+        let Layer { mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, .. } =
+            layer;
+        norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
+        match mixer {
+            Mixer::Attention(a) => {
+                if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
+                    norms.push(q);
+                    norms.extend(k);
+                }
+                norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
+            }
+            Mixer::LatentAttention(a) => {
+                norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
+                norms.push(&mut a.kv_a_norm);
+            }
+            Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
+            Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
+            Mixer::ShortConv(_) => {}
         }
+        match mlp {
+            Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
+            Some(FeedForward::Moe(moe)) => {
+                norms.extend(&mut moe.router.norm);
+                if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
+                    norms.extend([experts_in, experts_out, shared_out]);
+                }
+            }
+            None => {}
+        }
+        if let Some(altup) = altup {
+            norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
+        }
+        norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
     }
     norms
 }
@@ -145,7 +204,7 @@ const NO_WINDOW: &str = "no layer has a sliding window";
 
 fn change_windows(plan: &mut Plan, change: fn(usize) -> Option<usize>) -> Changed {
     let mut changed = 0;
-    for window in attentions_mut(plan).map(|a| &mut a.spec.sliding_window) {
+    for window in specs_mut(plan).map(|spec| &mut spec.sliding_window) {
         if let Some(w) = *window {
             *window = change(w);
             changed += 1;
@@ -177,12 +236,50 @@ pub fn window_wrong_layer(plan: &mut Plan) -> Changed {
 pub fn attn_scale(plan: &mut Plan) -> Changed {
     let hidden = plan.hidden_size as f64;
     let mut changed = 0;
-    for spec in attentions_mut(plan).map(|a| &mut a.spec) {
+    for spec in specs_mut(plan) {
         let scale = 1.0 / (hidden / spec.num_attention_heads as f64).sqrt();
         changed += usize::from(scale != spec.scale);
         spec.scale = scale;
     }
     if_any(changed, "the scale is 1 / sqrt(hidden_size / num_attention_heads)")
+}
+
+pub fn mla_scale(plan: &mut Plan) -> Changed {
+    let mut changed = 0;
+    for spec in latent_mut(plan).map(|a| &mut a.spec) {
+        let scale = 1.0 / (spec.head_dim as f64).sqrt();
+        changed += usize::from(scale != spec.scale);
+        spec.scale = scale;
+    }
+    if_any(changed, "no latent attention has a scale with mscale in it")
+}
+
+pub fn attn_softcap_dropped(plan: &mut Plan) -> Changed {
+    let dropped = specs_mut(plan).filter_map(|spec| spec.attn_logit_softcapping.take()).count();
+    if_any(dropped, "scores are not soft-capped")
+}
+
+pub fn final_softcap_dropped(plan: &mut Plan) -> Changed {
+    if_any(plan.head.final_logit_softcapping.take().iter().count(), "logits are not soft-capped")
+}
+
+pub fn sinks_dropped(plan: &mut Plan) -> Changed {
+    if_any(attentions_mut(plan).filter_map(|a| a.sinks.take()).count(), "there are no attention sinks")
+}
+
+pub fn attn_gate_dropped(plan: &mut Plan) -> Changed {
+    if_any(attentions_mut(plan).filter_map(|a| a.gate.take()).count(), "attention has no output gate")
+}
+
+pub fn attn_temperature_dropped(plan: &mut Plan) -> Changed {
+    let mut changed = attentions_mut(plan).filter_map(|a| a.temperature.take()).count();
+    changed += latent_mut(plan).filter_map(|a| a.temperature.take()).count();
+    if_any(changed, "queries have no temperature")
+}
+
+pub fn attn_chunk_missing(plan: &mut Plan) -> Changed {
+    let dropped = specs_mut(plan).filter_map(|spec| spec.attention_chunk_size.take()).count();
+    if_any(dropped, "no layer attends in chunks")
 }
 
 const NO_QK_NORM: &str = "queries and keys have no norm";
@@ -227,6 +324,62 @@ pub fn norm_eps(plan: &mut Plan) -> Changed {
         norm.eps = if is_1e_5 { 1e-6 } else { 1e-5 };
     }
     Ok(())
+}
+
+pub fn norm_plus_one_missing(plan: &mut Plan) -> Changed {
+    let mut changed = 0;
+    for norm in norms_mut(plan) {
+        changed += usize::from(norm.plus_one);
+        norm.plus_one = false;
+    }
+    if_any(changed, NO_PLUS_ONE)
+}
+
+pub const NO_PLUS_ONE: &str = "no norm adds one to its weights";
+
+pub fn post_norm_dropped(plan: &mut Plan) -> Changed {
+    let dropped = plan.layers.iter_mut().flat_map(|layer| [layer.mixer_post_norm.take(), layer.mlp_post_norm.take()]);
+    if_any(dropped.flatten().count(), "nothing is normed after the mixer or the MLP")
+}
+
+const NO_EMBED_SCALE: &str = "the embedding is not scaled";
+
+pub fn embed_scale_missing(plan: &mut Plan) -> Changed {
+    let changed = usize::from(plan.embed_scale != 1.0);
+    plan.embed_scale = 1.0;
+    if_any(changed, NO_EMBED_SCALE)
+}
+
+pub fn embed_scale_bf16(plan: &mut Plan) -> Changed {
+    let rounded = half::bf16::from_f64(plan.embed_scale).to_f64();
+    let changed = usize::from(plan.embed_scale != rounded);
+    plan.embed_scale = rounded;
+    if_any(changed, "the embedding's scale, if any, is a bf16 number")
+}
+
+pub fn residual_multiplier_dropped(plan: &mut Plan) -> Changed {
+    let mut changed = 0;
+    for multiplier in plan.layers.iter_mut().map(|layer| &mut layer.residual_multiplier) {
+        changed += usize::from(*multiplier != 1.0);
+        *multiplier = 1.0;
+    }
+    if_any(changed, "what is added to the residual is not scaled")
+}
+
+pub fn logit_scale_dropped(plan: &mut Plan) -> Changed {
+    let head = &mut plan.head;
+    let changed = usize::from(head.logit_scale != 1.0 || head.logits_scaling != 1.0);
+    (head.logit_scale, head.logits_scaling) = (1.0, 1.0);
+    if_any(changed, "the logits are not scaled")
+}
+
+pub fn layer_scalar_dropped(plan: &mut Plan) -> Changed {
+    if_any(plan.layers.iter_mut().filter_map(|layer| layer.scalar.take()).count(), "layers have no scalar")
+}
+
+pub fn per_layer_input_dropped(plan: &mut Plan) -> Changed {
+    let dropped = plan.layers.iter_mut().filter_map(|layer| layer.per_layer_input.take()).count();
+    if_any(dropped, "there are no per-layer inputs")
 }
 
 fn change_activation(plan: &mut Plan, change: fn(Activation) -> Option<Activation>, reason: &str) -> Changed {
@@ -275,4 +428,94 @@ pub fn head_tied(plan: &mut Plan) -> Changed {
     plan.head.linear.weight = plan.embed.clone();
     plan.head.tied = true;
     Ok(())
+}
+
+const NO_EXPERTS: &str = "there are no experts";
+
+/// Changes every mixture that `change` says something about.
+fn change_moes(plan: &mut Plan, change: impl Fn(&mut Moe) -> bool, reason: &str) -> Changed {
+    let (mut any, mut changed) = (false, 0);
+    for moe in moes_mut(plan) {
+        any = true;
+        changed += usize::from(change(moe));
+    }
+    if_any(changed, if any { reason } else { NO_EXPERTS })
+}
+
+pub fn topk_norm(plan: &mut Plan) -> Changed {
+    let change = |moe: &mut Moe| {
+        let router = &mut moe.router;
+        // The chosen scores of a softmax over them add up to one as they are, and so does a single one divided by itself.
+        let matters = router.scoring != Scoring::SoftmaxOfChosen;
+        router.norm_topk_prob = if matters { !router.norm_topk_prob } else { router.norm_topk_prob };
+        matters
+    };
+    change_moes(plan, change, "the chosen experts' weights add up to one as they are")
+}
+
+pub fn router_bias_dropped(plan: &mut Plan) -> Changed {
+    change_moes(plan, |moe| moe.router.selection_bias.take().is_some(), "the choice of experts has no bias of its own")
+}
+
+pub fn router_order(plan: &mut Plan) -> Changed {
+    let change = |moe: &mut Moe| {
+        let router = &mut moe.router;
+        let other = match router.scoring {
+            // Renormalised, a softmax over all experts is one over the chosen ones.
+            Scoring::Softmax if !router.norm_topk_prob => Scoring::SoftmaxOfChosen,
+            Scoring::SoftmaxOfChosen => Scoring::Softmax,
+            _ => return false,
+        };
+        router.scoring = other;
+        true
+    };
+    change_moes(plan, change, "the order of softmax and choice makes no difference")
+}
+
+pub fn group_limit_dropped(plan: &mut Plan) -> Changed {
+    let limits = |moe: &mut Moe| moe.router.groups.take().is_some_and(|groups| groups.topk_group < groups.n_group);
+    change_moes(plan, limits, "the choice of experts is not limited to groups")
+}
+
+pub fn shared_expert_dropped(plan: &mut Plan) -> Changed {
+    let change = |moe: &mut Moe| {
+        let there = moe.shared.take().is_some();
+        moe.shared_gate = None;
+        there
+    };
+    change_moes(plan, change, "there is no shared expert")
+}
+
+pub fn shared_gate_dropped(plan: &mut Plan) -> Changed {
+    change_moes(plan, |moe| moe.shared_gate.take().is_some(), "the shared expert has no gate")
+}
+
+pub fn expert_permuted(plan: &mut Plan) -> Changed {
+    let change = |moe: &mut Moe| {
+        let several = moe.experts.len() > 1;
+        // All of them move, so that whichever are chosen, others answer.
+        moe.experts.rotate_left(usize::from(several));
+        several
+    };
+    change_moes(plan, change, "there are no two experts")
+}
+
+pub fn routed_scaling_dropped(plan: &mut Plan) -> Changed {
+    let change = |moe: &mut Moe| {
+        let scaled = moe.router.routed_scaling_factor != 1.0 || moe.router.expert_scale.is_some();
+        moe.router.routed_scaling_factor = 1.0;
+        moe.router.expert_scale = None;
+        scaled
+    };
+    change_moes(plan, change, "the experts' weights are not scaled")
+}
+
+pub fn swiglu_clamp_dropped(plan: &mut Plan) -> Changed {
+    if_any(mlps_mut(plan).into_iter().filter_map(|mlp| mlp.clamp.take()).count(), "no MLP is clamped")
+}
+
+pub fn sub_norm_dropped(plan: &mut Plan) -> Changed {
+    let mut dropped = attentions_mut(plan).filter_map(|a| a.sub_norm.take()).count();
+    dropped += mlps_mut(plan).into_iter().filter_map(|mlp| mlp.sub_norm.take()).count();
+    if_any(dropped, "nothing is normed inside attention or the MLP")
 }

@@ -4,6 +4,7 @@ use super::ShownBy;
 use super::plan::attentions;
 use crate::exec::state::Session;
 use crate::model::Plan;
+use crate::model::plan::Attention;
 use crate::ops::Float;
 
 /// State that is handled wrongly.
@@ -38,11 +39,16 @@ impl SessionFault {
 
 /// The first two layers whose caches can be mistaken for each other.
 pub fn twins(plan: &Plan) -> Option<(usize, usize)> {
-    let kind = |index: usize| {
-        attentions(plan).nth(index).map(|(_, a)| (a.spec.num_key_value_heads * a.spec.head_dim, a.spec.sliding_window))
-    };
-    let layers = plan.layers.len();
-    (0..layers).find_map(|a| (a + 1..layers).find(|&b| kind(a) == kind(b)).map(|b| (a, b)))
+    let kinds: Vec<_> = attentions(plan)
+        .filter(|(_, a)| a.kv_layer.is_none())
+        .map(|(layer, Attention { spec, .. })| {
+            let widths = (spec.num_key_value_heads * spec.head_dim, spec.num_key_value_heads * spec.v_head_dim());
+            (layer, (widths, spec.sliding_window))
+        })
+        .collect();
+    let pair =
+        |(i, a): (usize, &(usize, _))| kinds[i + 1..].iter().find(|b| a.1 == b.1).map(|b: &(usize, _)| (a.0, b.0));
+    kinds.iter().enumerate().find_map(pair)
 }
 
 /// What is lost of the tokens that a session holds.

@@ -7,15 +7,22 @@
 use super::lanes::Lanes;
 use super::panel::{self, Packed, TOKENS};
 use super::vectors::{Vectors, Work};
-use crate::ops::attention::{AttentionSpec, Kv};
+use crate::ops::attention::{AttentionSpec, Kv, softcap};
 use crate::ops::softmax::softmax;
 use crate::ops::{Float, Level, Matrix};
 use rayon::prelude::*;
 use std::ops::Range;
 
 /// See [`Kernels::attend`](crate::exec::Kernels::attend).
-pub fn attend<F: Vectors>(level: Level, spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>) -> Matrix<F> {
-    let group = spec.num_attention_heads / spec.num_key_value_heads;
+pub fn attend<F: Vectors>(
+    level: Level,
+    spec: &AttentionSpec,
+    q: &Matrix<F>,
+    past: usize,
+    kv: &Kv<F>,
+    sinks: Option<&[F]>,
+) -> Matrix<F> {
+    let width = spec.num_attention_heads / spec.num_key_value_heads * spec.v_head_dim();
     let tokens = chunk(q.rows(), spec.num_key_value_heads);
     let chunks = q.rows().div_ceil(tokens);
     let tasks: Vec<(usize, Range<usize>)> = (0..spec.num_key_value_heads)
@@ -25,13 +32,12 @@ pub fn attend<F: Vectors>(level: Level, spec: &AttentionSpec, q: &Matrix<F>, pas
     let done: Vec<Vec<F>> = tasks
         .par_iter()
         .map(|(kv_head, range)| {
-            let mut out = vec![F::ZERO; range.len() * group * spec.head_dim];
-            F::run(level, Task { spec, q, past, kv, kv_head: *kv_head, tokens: range.clone(), out: &mut out });
+            let mut out = vec![F::ZERO; range.len() * width];
+            F::run(level, Task { spec, q, past, kv, sinks, kv_head: *kv_head, tokens: range.clone(), out: &mut out });
             out
         })
         .collect();
-    let mut out = Matrix::filled(q.rows(), q.cols(), F::ZERO);
-    let width = group * spec.head_dim;
+    let mut out = Matrix::filled(q.rows(), spec.num_attention_heads * spec.v_head_dim(), F::ZERO);
     for ((kv_head, range), done) in tasks.iter().zip(&done) {
         for (t, done) in range.clone().zip(done.chunks_exact(width)) {
             out.row_mut(t)[kv_head * width..][..width].copy_from_slice(done);
@@ -46,12 +52,13 @@ fn chunk(tokens: usize, kv_heads: usize) -> usize {
     (tokens * kv_heads).div_ceil(4 * rayon::current_num_threads()).clamp(TOKENS, 256)
 }
 
-/// Some tokens' queries of the heads that share `kv_head`: `out` is `[tokens, heads of the group * head_dim]`.
+/// Some tokens' queries of the heads that share `kv_head`: `out` is `[tokens, heads of the group * v_head_dim]`.
 struct Task<'a, F> {
     spec: &'a AttentionSpec,
     q: &'a Matrix<F>,
     past: usize,
     kv: &'a Kv<F>,
+    sinks: Option<&'a [F]>,
     kv_head: usize,
     tokens: Range<usize>,
     out: &'a mut [F],
@@ -60,10 +67,12 @@ struct Task<'a, F> {
 impl<F: Float> Work<F> for Task<'_, F> {
     #[inline(always)]
     unsafe fn run<V: Lanes<F>>(self) {
-        let Self { spec, q, past, kv, kv_head, tokens, out } = self;
-        let (dim, width) = (spec.head_dim, 2 * V::N);
+        let Self { spec, q, past, kv, sinks, kv_head, tokens, out } = self;
+        let (dim, v_dim, width) = (spec.head_dim, spec.v_head_dim(), 2 * V::N);
         let group = spec.num_attention_heads / spec.num_key_value_heads;
         let scale = F::from_f64(spec.scale);
+        let cap = spec.attn_logit_softcapping.map(F::from_f64);
+        let sink = |row: usize| sinks.map(|sinks| sinks[kv_head * group + row % group]);
         let slot_of = |row: usize| past + tokens.start + row / group;
         let query = |row: usize| {
             let head = kv_head * group + row % group;
@@ -72,10 +81,10 @@ impl<F: Float> Work<F> for Task<'_, F> {
         let rows = tokens.len() * group;
         // All slots that any of these tokens sees.
         let slots = spec.visible(slot_of(0)).start..slot_of(rows - 1) + 1;
-        let columns = kv_head * dim..(kv_head + 1) * dim;
+        let columns = |dim: usize| kv_head * dim..(kv_head + 1) * dim;
         let rows_of = |slots: &Range<usize>| slots.start - kv.first..slots.end - kv.first;
-        let keys = Panels::of_rows::<V>(&kv.keys, rows_of(&slots), columns.clone());
-        let values = Panels::of_columns::<V>(&kv.values, rows_of(&slots), columns);
+        let keys = Panels::of_rows::<V>(&kv.keys, rows_of(&slots), columns(dim));
+        let values = Panels::of_columns::<V>(&kv.values, rows_of(&slots), columns(v_dim));
 
         let mut scores = vec![F::ZERO; TOKENS * slots.len().next_multiple_of(width)];
         let stride = scores.len() / TOKENS;
@@ -100,14 +109,18 @@ impl<F: Float> Work<F> for Task<'_, F> {
                 }
             }
             for (r, row) in scores.chunks_exact_mut(stride).take(count).enumerate() {
-                softmax(&mut row[seen(first + r)]);
+                let row = &mut row[seen(first + r)];
+                if let Some(cap) = cap {
+                    softcap(row, cap);
+                }
+                softmax(row, sink(first + r));
             }
             // Slots that every row of the block sees; before and after them each row goes by itself.
             let common = seen(first + count - 1).start..seen(first).end;
             let common = if common.start < common.end { common } else { begin..begin };
             let shared: Vec<&[F]> = scores.chunks_exact(stride).take(count).map(|row| &row[common.clone()]).collect();
             let packed = Packed::new(shared.into_iter(), common.len());
-            for p in 0..dim.div_ceil(width) {
+            for p in 0..v_dim.div_ceil(width) {
                 let panel = values.panel(p);
                 let at = |slot: usize| &panel[slot * width..];
                 sums.fill(F::ZERO);
@@ -135,9 +148,9 @@ impl<F: Float> Work<F> for Task<'_, F> {
                         }
                     }
                 }
-                let columns = p * width..dim.min((p + 1) * width);
+                let columns = p * width..v_dim.min((p + 1) * width);
                 for (r, sums) in sums.chunks_exact(width).take(count).enumerate() {
-                    out[(first + r) * dim..][columns.clone()].copy_from_slice(&sums[..columns.len()]);
+                    out[(first + r) * v_dim..][columns.clone()].copy_from_slice(&sums[..columns.len()]);
                 }
             }
         }

@@ -1,8 +1,9 @@
-//! The reference: both kernels in exactly the order of docs/numerics.md, at the speed of the processor's vectors.
+//! The reference: all kernels in exactly the order of docs/numerics.md, at the speed of the processor's vectors.
 //!
 //! The order binds the sum of one output, not which outputs are computed together: many outputs advance side by side,
 //! each with its own accumulator.
 
+mod accumulate;
 mod attention;
 mod lanes;
 mod linear;
@@ -14,7 +15,8 @@ mod vectors;
 pub(super) use shared::{DecodeColumns, transpose};
 pub use vectors::Vectors;
 
-use super::{kernels::Kernels, weights::Tile};
+use super::kernels::Kernels;
+use super::weights::{Tile, Transposed};
 use crate::ops::attention::{AttentionSpec, Kv};
 use crate::ops::{Level, Matrix};
 
@@ -50,7 +52,11 @@ impl<F: Vectors> Kernels<F> for Reference {
         linear::linear(self.level, x, w, out, first);
     }
 
-    fn attend(&self, spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>) -> Matrix<F> {
-        attention::attend(self.level, spec, q, past, kv)
+    fn accumulate(&self, x: &Matrix<F>, w: &Transposed<'_>, out: &mut Matrix<F>) {
+        accumulate::accumulate(self.level, x, w, out);
+    }
+
+    fn attend(&self, spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>, sinks: Option<&[F]>) -> Matrix<F> {
+        attention::attend(self.level, spec, q, past, kv, sinks)
     }
 }

@@ -1,4 +1,7 @@
 //! Keys and values of an attention layer: all of them, or those that a sliding window can still see.
+//!
+//! Latent attention keeps each head's keys and values too, not the small vectors that they are made of: the numbers are
+//! the same, the memory is not.
 
 use super::{CacheFormat, MixerState, Part, SessionOptions, StateError};
 use crate::ops::attention::{AttentionSpec, Kv};
@@ -15,9 +18,8 @@ pub struct KvState<F> {
 
 impl<F: Float> KvState<F> {
     pub fn new(spec: &AttentionSpec, options: SessionOptions) -> Self {
-        let width = spec.num_key_value_heads * spec.head_dim;
-        let empty = || Matrix::filled(0, width, F::ZERO);
-        let kv = Kv { first: 0, keys: empty(), values: empty() };
+        let empty = |dim: usize| Matrix::filled(0, spec.num_key_value_heads * dim, F::ZERO);
+        let kv = Kv { first: 0, keys: empty(spec.head_dim), values: empty(spec.v_head_dim()) };
         Self { kv, format: options.cache, rolling: spec.sliding_window.filter(|_| options.rolling) }
     }
 
@@ -26,7 +28,8 @@ impl<F: Float> KvState<F> {
         &self.kv
     }
 
-    /// Adds the keys and values of the next tokens, `[tokens, num_key_value_heads * head_dim]` each.
+    /// Adds the keys and values of the next tokens, `[tokens, num_key_value_heads * head_dim]` and
+    /// `[tokens, num_key_value_heads * v_head_dim]`.
     pub fn append(&mut self, keys: &Matrix<F>, values: &Matrix<F>) {
         for (all, new) in [(&mut self.kv.keys, keys), (&mut self.kv.values, values)] {
             match self.format {
@@ -81,17 +84,19 @@ impl<F: Float> MixerState<F> for KvState<F> {
     }
 
     fn parts(&self) -> Vec<Part<'_, F>> {
-        let part = |name, rows| Part { name, first: self.kv.first, rows };
+        let part = |name, rows| Part { name, first: Some(self.kv.first), rows };
         vec![part("keys", &self.kv.keys), part("values", &self.kv.values)]
     }
 
-    fn restore(&mut self, parts: Vec<(String, usize, Matrix<F>)>) -> Result<(), String> {
-        let cols = self.kv.keys.cols();
+    fn restore(&mut self, parts: Vec<(String, Option<usize>, Matrix<F>)>) -> Result<(), String> {
+        let (k_cols, v_cols) = (self.kv.keys.cols(), self.kv.values.cols());
         match <[_; 2]>::try_from(parts) {
-            Ok([(k, first, keys), (v, second, values)]) => {
-                let fits = k == "keys" && v == "values" && first == second && keys.rows() == values.rows();
-                if !fits || keys.cols() != cols || values.cols() != cols {
-                    return Err(format!("expected keys and values of {cols} columns and as many rows each"));
+            Ok([(k, Some(first), keys), (v, second, values)]) => {
+                let fits = k == "keys" && v == "values" && second == Some(first) && keys.rows() == values.rows();
+                if !fits || keys.cols() != k_cols || values.cols() != v_cols {
+                    return Err(format!(
+                        "expected keys of {k_cols} columns, values of {v_cols}, and as many rows of each"
+                    ));
                 }
                 let needed = self.needed_from(first + keys.rows());
                 if first > needed {
@@ -100,7 +105,31 @@ impl<F: Float> MixerState<F> for KvState<F> {
                 self.kv = Kv { first, keys, values };
                 Ok(())
             }
+            Ok(_) => Err("expected keys and values of tokens".to_owned()),
             Err(parts) => Err(format!("expected keys and values, found {} parts", parts.len())),
+        }
+    }
+}
+
+/// What a layer keeps that reads the keys and values of another one.
+#[derive(Debug, Clone, Copy)]
+pub struct Shared;
+
+impl<F: Float> MixerState<F> for Shared {
+    fn can_trim(&self, _: usize) -> Result<(), StateError> {
+        Ok(())
+    }
+
+    fn trim(&mut self, _: usize) {}
+
+    fn parts(&self) -> Vec<Part<'_, F>> {
+        vec![]
+    }
+
+    fn restore(&mut self, parts: Vec<(String, Option<usize>, Matrix<F>)>) -> Result<(), String> {
+        match parts.len() {
+            0 => Ok(()),
+            n => Err(format!("expected nothing of a layer that reads another one's keys and values, found {n} parts")),
         }
     }
 }

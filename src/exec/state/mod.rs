@@ -4,10 +4,12 @@
 
 mod cache;
 mod kv;
+mod recurrent;
 mod snapshot;
 
 pub use cache::CacheFormat;
-pub use kv::KvState;
+pub use kv::{KvState, Shared};
+pub use recurrent::RecurrentState;
 pub use snapshot::SnapshotError;
 
 use crate::model::plan::{Layer, Mixer, Plan};
@@ -27,20 +29,21 @@ pub trait MixerState<F: Float> {
     /// Everything that is kept, for reports and snapshots.
     fn parts(&self) -> Vec<Part<'_, F>>;
 
-    /// Takes what [`MixerState::parts`] gave, each with its name, the slot of its first row, and its rows.
+    /// Takes what [`MixerState::parts`] gave, each with its name, the token of its first row, and its rows.
     ///
     /// # Errors
     /// Other parts than this state has, or of another shape; in a sentence.
-    fn restore(&mut self, parts: Vec<(String, usize, Matrix<F>)>) -> Result<(), String>;
+    fn restore(&mut self, parts: Vec<(String, Option<usize>, Matrix<F>)>) -> Result<(), String>;
 }
 
 /// A matrix that a state keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a, F> {
     pub name: &'static str,
-    /// The token that the first row belongs to.
-    pub first: usize,
-    /// One row per token.
+    /// The token that the first row belongs to; absent where the matrix is a state after all tokens, and its rows are not
+    /// those of tokens.
+    pub first: Option<usize>,
+    /// One row per token, or a state.
     pub rows: &'a Matrix<F>,
 }
 
@@ -52,6 +55,9 @@ pub enum StateError {
 
     #[error("a session can't be cut to {wanted} tokens: a sliding window has dropped those before token {first}")]
     Dropped { wanted: usize, first: usize },
+
+    #[error("a session of {len} tokens can't be cut to {wanted}: a recurrent state can't go back, except to the start")]
+    Recurrent { len: usize, wanted: usize },
 
     #[error("a session for {capacity} tokens holds {len}: {new} more don't fit")]
     Full { capacity: usize, len: usize, new: usize },
@@ -90,13 +96,19 @@ pub struct Session<F> {
 #[derive(Debug, Clone)]
 pub enum LayerState<F> {
     Kv(KvState<F>),
+    Recurrent(RecurrentState<F>),
+    Shared(Shared),
 }
 
 impl<F: Float> LayerState<F> {
     fn new(layer: &Layer, options: SessionOptions) -> Self {
         match &layer.mixer {
+            Mixer::Attention(a) if a.kv_layer.is_some() => LayerState::Shared(Shared),
             Mixer::Attention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
-            _ => unimplemented!(),
+            Mixer::LatentAttention(a) => LayerState::Kv(KvState::new(&a.spec, options)),
+            Mixer::ShortConv(conv) => LayerState::Recurrent(RecurrentState::of_short_conv(conv)),
+            Mixer::Mamba2(mamba) => LayerState::Recurrent(RecurrentState::of_mamba2(mamba)),
+            Mixer::GatedDelta(delta) => LayerState::Recurrent(RecurrentState::of_delta(delta)),
         }
     }
 
@@ -104,12 +116,16 @@ impl<F: Float> LayerState<F> {
     pub fn as_mixer(&self) -> &dyn MixerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
+            LayerState::Recurrent(state) => state,
+            LayerState::Shared(shared) => shared,
         }
     }
 
     pub fn as_mixer_mut(&mut self) -> &mut dyn MixerState<F> {
         match self {
             LayerState::Kv(kv) => kv,
+            LayerState::Recurrent(state) => state,
+            LayerState::Shared(shared) => shared,
         }
     }
 }
@@ -119,8 +135,8 @@ impl<F: Float> LayerState<F> {
 pub struct PartShape {
     pub layer: usize,
     pub name: &'static str,
-    /// The token of the first row.
-    pub first: usize,
+    /// The token of the first row; absent where the rows are not those of tokens, but a state after all of them.
+    pub first: Option<usize>,
     pub rows: usize,
     pub cols: usize,
     /// As they are held here, whatever format they were rounded to.
@@ -158,7 +174,8 @@ impl<F: Float> Session<F> {
     /// Forgets all but the first `len` tokens.
     ///
     /// # Errors
-    /// There are fewer, or a sliding window has dropped what would be needed; nothing has changed then.
+    /// There are fewer, a sliding window has dropped what would be needed, or a recurrent state would have to go back;
+    /// nothing has changed then.
     pub fn trim(&mut self, len: usize) -> Result<(), StateError> {
         if len > self.len {
             return Err(StateError::TooShort { len: self.len, wanted: len });

@@ -53,7 +53,8 @@ struct Header {
 #[serde(deny_unknown_fields)]
 struct PartHeader {
     name: String,
-    first: usize,
+    /// Absent where the rows are a state after all tokens.
+    first: Option<usize>,
     rows: usize,
     cols: usize,
 }
@@ -128,8 +129,10 @@ impl<F: Float> Session<F> {
         for (layer, (state, parts)) in session.layers.iter_mut().zip(header.layers).enumerate() {
             let mut restored = Vec::new();
             for part in parts {
-                if part.first.checked_add(part.rows) != Some(header.len) {
-                    let (first, rows) = (part.first, part.rows);
+                if let Some(first) = part.first
+                    && first.checked_add(part.rows) != Some(header.len)
+                {
+                    let rows = part.rows;
                     let message = format!(
                         "expected {} up to token {}, found {rows} rows from token {first} on",
                         visible(&part.name),

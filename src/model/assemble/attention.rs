@@ -93,6 +93,11 @@ pub fn head_dims(fields: &mut Fields<'_, '_, '_>, hidden: usize, heads: usize) -
             return Err(fields.keys.report("config-key-missing", &key, message));
         }
     };
+    let rotates_all = fields.field("rope").is_some() && fields.field("partial_rotary_factor").is_none();
+    if rotates_all && !head_dim.is_multiple_of(2) {
+        let message = format!("RoPE rotates pairs: expected an even head dimension, found {head_dim}");
+        return Err(fields.wrong("head_dim", message));
+    }
     let full_head_dim = fields.some_count("full_head_dim")?.unwrap_or(head_dim);
     Ok(HeadDims { head_dim, full_head_dim })
 }

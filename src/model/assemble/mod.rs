@@ -164,14 +164,13 @@ impl Hyper {
             Some(_) => fields.activation("hidden_act").map(Some),
             None => Ok(None),
         };
-        let layers = layers?;
-        let types = rules::layer_types(fields, layers);
         let dims = match (has_attention, hidden_size, heads) {
             (true, Ok(hidden), Ok((heads, _))) => attention::head_dims(fields, hidden, heads).map(Some),
             (true, ..) => Err(Reported),
             _ => Ok(None),
         };
-        let (types, dims) = (types?, dims?);
+        let layers = layers?;
+        let (types, dims) = (rules::layer_types(fields, layers)?, dims?);
         let shape = Shape { hidden: hidden_size?, layers, max: max_position_embeddings?, types: &types };
         let (mut tables, mut attention) = (Vec::new(), None);
         if let Some(dims) = dims {

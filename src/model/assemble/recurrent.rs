@@ -133,9 +133,10 @@ impl RecurrentHyper {
             xbc,
             dt,
             conv: self.conv(contract, i, "mamba_conv", channels, false),
-            dt_bias,
+            dt_bias: Some(dt_bias),
             a_log,
-            d,
+            d: Some(d),
+            norm_before_gate: false,
             norm: Norms::plain(model.norms.eps).of(Some(weight), None, inner / self.norm_group.unwrap_or(1)),
             out: parts.linear(contract, i, "mamba_out", [hidden, inner], self.proj_bias),
         }
@@ -206,7 +207,8 @@ impl RecurrentHyper {
             conv,
             beta,
             decay,
-            dt_bias: contract.layer(i, "delta_dt_bias", &[decays]),
+            qk_l2_norm_eps: Some(QK_L2_NORM_EPS),
+            dt_bias: Some(contract.layer(i, "delta_dt_bias", &[decays])),
             a_log,
             gate,
             gate_activation: self.gate_activation,
@@ -215,6 +217,9 @@ impl RecurrentHyper {
         }
     }
 }
+
+/// Of the queries' and keys' norm in every model with a gated delta rule; no config says it.
+const QK_L2_NORM_EPS: f64 = 1e-6;
 
 /// The fields that only these mixers have.
 const RECURRENT: [&str; 8] = [
