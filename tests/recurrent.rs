@@ -4,6 +4,10 @@
 mod common;
 
 use checkpoint_oracle::checkpoint::{Dtype, MemorySource, Source};
+use checkpoint_oracle::engine::Local;
+use checkpoint_oracle::engine::blind::{blind_spots, sizes};
+use checkpoint_oracle::engine::equivalence::{Check, Equivalence, Gate, Kind, RunOutcome, Subject, check};
+use checkpoint_oracle::exec::faults::{Injection, Probe, Schedule, ShownBy, Trial, catalogue, inject};
 use checkpoint_oracle::exec::reference::{Reference, Vectors};
 use checkpoint_oracle::exec::state::{CacheFormat, SnapshotError, StateError};
 use checkpoint_oracle::exec::{Executor, Input, Observer, Rows, Session, SessionOptions, Stage};
@@ -15,7 +19,9 @@ use checkpoint_oracle::model::plan::{
 use checkpoint_oracle::ops::attention::AttentionSpec;
 use checkpoint_oracle::ops::rope::{Rope, RopeScaling};
 use checkpoint_oracle::ops::{Activation, Level, Matrix};
-use std::collections::BTreeMap;
+use checkpoint_oracle::oracle::report::Format;
+use checkpoint_oracle::oracle::verdict::Verdict;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const VOCAB: usize = 32;
@@ -54,7 +60,7 @@ impl Maker {
 
     fn norm(&mut self, name: &str, n: usize, size: usize) -> Norm {
         let weight = Some(self.weight(name, &[n], 1.0, 0.25));
-        Norm { weight, further: vec![], bias: None, eps: 1e-5, kind: NormKind::Rms, plus_one: false, size }
+        Norm { weight, further: vec![], bias: None, eps: 1e-5, kind: NormKind::Rms, offset: 0.0, size }
     }
 
     fn conv(&mut self, name: &str, channels: usize, kernel: usize, bias: bool, act: Option<Activation>) -> CausalConv {
@@ -204,17 +210,20 @@ impl Model {
     /// Layers with these mixers.
     fn of(mixers: &[Make]) -> Self {
         let mut make = Maker::default();
+        let layers: Vec<Layer> = mixers.iter().enumerate().map(|(index, mixer)| make.layer(index, mixer)).collect();
+        let rope = Rope { dim: 4, rope_theta: 100.0, interleaved: false, scaling: RopeScaling::Default };
+        let attends = layers.iter().any(|layer| layer.mixer.attention_spec().is_some());
         let plan = Plan {
             vocab_size: VOCAB,
             hidden_size: HIDDEN,
             max_position_embeddings: 64,
-            ropes: vec![Rope { dim: 4, rope_theta: 100.0, interleaved: false, scaling: RopeScaling::Default }],
+            ropes: if attends { vec![rope] } else { vec![] },
             embed: make.weight("embed", &[VOCAB, HIDDEN], 0.0, 1.0),
             embed_scale: 1.0,
             position_embed: None,
             per_layer_inputs: None,
             altup: None,
-            layers: mixers.iter().enumerate().map(|(index, mixer)| make.layer(index, mixer)).collect(),
+            layers,
             norm: make.norm("norm", HIDDEN, HIDDEN),
             head: Head {
                 linear: make.linear("head", VOCAB, HIDDEN, false),
@@ -501,4 +510,177 @@ fn states_have_the_stated_shapes_and_no_cache_format() {
         let shape: Vec<_> = shape.iter().map(|part| (part.name, part.first, part.rows, part.cols)).collect();
         assert_eq!(shape, expected, "{name}");
     }
+}
+
+/// The logits of the last token after a probe with a fault, in each way that can show it.
+fn broken(model: &Model, injection: &Injection, probe: &Probe, shown_by: ShownBy) -> Vec<Vec<f32>> {
+    let reference = Reference::default();
+    let kernels = injection.wrap::<f32>(&reference);
+    let trial = Trial::with_fault(injection, &model.source, kernels.as_ref());
+    let schedules = shown_by.schedules(probe.tokens.len());
+    schedules.iter().map(|schedule| trial.logits(probe, schedule).unwrap()).collect()
+}
+
+#[test]
+fn every_fault_that_applies_changes_the_logits_and_no_other_schedule_does() {
+    let mut applied = BTreeSet::new();
+    for (name, mixer) in MIXERS {
+        for model in [Model::hybrid(mixer), Model::of(&[mixer])] {
+            let probe = &Probe::recommended(&model.plan)[0];
+            let reference = Reference::default();
+            let trial = Trial::<f32>::new(&model.plan, &model.source, &reference);
+            let right = trial.logits(probe, &Schedule::Whole).unwrap();
+            for shown_by in [ShownBy::Chunks, ShownBy::Trim, ShownBy::Fork, ShownBy::Restore] {
+                for schedule in shown_by.schedules(probe.tokens.len()) {
+                    assert_eq!(trial.logits(probe, &schedule).unwrap(), right, "{name}: {schedule}");
+                }
+            }
+            for injection in catalogue().iter().filter_map(|fault| fault.inject(&model.plan).ok()) {
+                let shown_by = injection.fault().shown_by();
+                let found = broken(&model, &injection, probe, shown_by);
+                assert!(found.iter().any(|logits| *logits != right), "{name}: {injection}");
+                if shown_by != ShownBy::Pass {
+                    let whole = broken(&model, &injection, probe, ShownBy::Pass);
+                    assert!(whole.iter().all(|logits| *logits == right), "{name}: {injection} in one pass");
+                }
+                applied.insert(injection.fault().name);
+            }
+        }
+    }
+    for name in [
+        "conv-state-dropped",
+        "scan-state-reset",
+        "conv-bias-dropped",
+        "conv-activation-dropped",
+        "conv-gates-swapped",
+        "dt-bias-dropped",
+        "dt-limit-dropped",
+        "scan-skip-dropped",
+        "scan-gate-order",
+        "scan-norm-joined",
+        "l2-norm-dropped",
+        "delta-gate-dropped",
+        "delta-gate-activation",
+    ] {
+        assert!(applied.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn a_state_that_is_dropped_at_a_border_gives_other_bits_at_every_border() {
+    for (fault, mixers) in [("conv-state-dropped", &MIXERS[..]), ("scan-state-reset", &MIXERS[1..])] {
+        for &(name, mixer) in mixers {
+            let model = Model::hybrid(mixer);
+            let injection = inject(fault, &model.plan).unwrap();
+            let probe = Probe::new("plain", (0..TOKENS as u32).map(|i| i * 7 + 3).map(|t| t % 32).collect());
+            let right: Vec<f32> = model.whole::<f32>(TOKENS, 1).iter().map(|&v| v as f32).collect();
+            for found in broken(&model, &injection, &probe, ShownBy::Chunks) {
+                assert_ne!(found, right, "{name}: {fault}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_plan_without_attention_has_no_place_for_says_so() {
+    let model = Model::of(&[mamba2]);
+    for (fault, reason) in [
+        ("kv-not-appended", "no layer keeps keys and values"),
+        ("kv-swapped", "no layer keeps keys and values"),
+        ("causal-mask-missing", "no layer keeps keys and values"),
+        ("kv-quantized", "no layer keeps keys and values"),
+        ("kv-layer-mixup", "no layer keeps keys and values"),
+        ("decode-position-off-by-one", "positions play no part"),
+        ("conv-gates-swapped", "no layer is a gated short convolution"),
+        ("l2-norm-dropped", "no layer has a gated delta rule"),
+    ] {
+        let error = inject(fault, &model.plan).map(|injection| injection.to_string()).unwrap_err().to_string();
+        common::assert_says(&error, &[fault, reason]);
+    }
+    let hybrid = Model::hybrid(short_conv);
+    for (fault, reason) in [
+        ("kv-trim", "a session is never trimmed"),
+        // One layer of attention has no twin, wherever it stands.
+        ("kv-layer-mixup", "no two layers keep keys and values of one kind"),
+        ("scan-state-reset", "no layer scans"),
+    ] {
+        let error = inject(fault, &hybrid.plan).map(|injection| injection.to_string()).unwrap_err().to_string();
+        common::assert_says(&error, &[fault, reason]);
+    }
+    assert!(inject("kv-layer-mixup", &Model::of(&[attention, short_conv, attention]).plan).is_ok());
+}
+
+fn equivalence(model: &Model, tokens: usize, fault: Option<&Injection>) -> Equivalence {
+    let reference = Reference::default();
+    let engine = |options| {
+        Local::<f32>::new("reference", &model.plan, &model.source, &reference).with_options(options).with_fault(fault)
+    };
+    let (usual, full) =
+        (engine(SessionOptions::default()), Local::<f32>::new("full", &model.plan, &model.source, &reference));
+    let exactly = engine(SessionOptions { capacity: Some(tokens), ..SessionOptions::default() });
+    let subject = |engine, full_at| Subject { name: String::new(), engine, exact: true, full_at };
+    check(&Check {
+        tokens: &(0..tokens as u32).map(|i| (i * 7 + 3) % 32).collect::<Vec<_>>(),
+        positions: &(0..tokens as u32).collect::<Vec<_>>(),
+        full: &full,
+        subjects: &[subject(&usual, None), subject(&exactly, Some(tokens))],
+        gate: Gate::Bits,
+        windows: sizes(&model.plan),
+        chunks: None,
+    })
+    .unwrap()
+}
+
+#[test]
+fn equivalence_holds_and_names_what_can_not_be_trimmed() {
+    for (name, mixer) in MIXERS {
+        for (model, tokens) in [(Model::hybrid(mixer), 6), (Model::hybrid(mixer), 14), (Model::of(&[mixer]), 5)] {
+            let report = equivalence(&model, tokens, None);
+            assert_eq!(report.verdict, Verdict::Identical, "{name}: {:?}", report.first_difference());
+            for run in &report.runs {
+                let cut = run.what.contains("trimmed to") && !run.what.ends_with("trimmed to none, and again");
+                let whole = run.what.contains("trimmed to as many");
+                let expected = if cut && !whole { RunOutcome::NotChecked } else { RunOutcome::Same };
+                assert_eq!(run.outcome, expected, "{name}: {} {}", run.kind, run.what);
+            }
+            let text = {
+                let mut bytes = Vec::new();
+                Format::Text.write(&report, &mut bytes).unwrap();
+                String::from_utf8(bytes).unwrap()
+            };
+            let reason = "trim and redo; prefix reuse: a recurrent state can't be cut: it goes back to the start only";
+            common::assert_says(&text, &["identical: ", "6 runs could not be checked", reason, "conv  "]);
+            assert_eq!(text.matches("can't be cut").count(), 1, "{text}");
+            let kernel = if name == "short convolution" { 3 } else { 4 };
+            assert!(report.coverage[0].contains(if tokens > 12 { "schedules" } else { "every chunk" }), "{name}");
+            let around = format!("{kernel} + {kernel} + ");
+            assert!(tokens < 13 || report.runs.iter().any(|run| run.what.starts_with(&around)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn equivalence_catches_a_dropped_state() {
+    for (fault, mixers) in [("conv-state-dropped", &MIXERS[..]), ("scan-state-reset", &MIXERS[1..])] {
+        for &(name, mixer) in mixers {
+            let model = Model::hybrid(mixer);
+            for tokens in [2, 6, 14] {
+                let report = equivalence(&model, tokens, Some(&inject(fault, &model.plan).unwrap()));
+                assert_eq!(report.verdict, Verdict::Different, "{name}: {fault}");
+                let (run, difference) = report.first_difference().unwrap();
+                assert_eq!((run.kind, difference.layer), (Kind::Chunks, Some(0)), "{name}: {fault}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_that_is_shorter_than_a_convolution_has_a_blind_spot() {
+    let model = Model::of(&[mamba2]);
+    let spots = |n: u32| {
+        let positions: Vec<u32> = (0..n).collect();
+        blind_spots(&model.plan, &positions, &positions).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(spots(3), ["the first of 4 tokens in a convolution (needs at least 4 tokens)"]);
+    assert!(spots(4).is_empty());
 }

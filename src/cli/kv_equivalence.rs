@@ -4,7 +4,7 @@ use super::Exit;
 use super::prompt::{OnePrompt, OnePromptArgs};
 use super::run::prompts::numbers;
 use super::survey::{CheckpointArgs, Survey, survey};
-use crate::engine::blind::{blind_spots, windows};
+use crate::engine::blind::{blind_spots, sizes, windows};
 use crate::engine::equivalence::{Check, Equivalence, Gate, Prompt, Subject, check, full_forward};
 use crate::engine::schedule::Schedule;
 use crate::engine::{Engine, External, Local};
@@ -158,7 +158,7 @@ fn external(
         full: &engine,
         subjects: &[subject],
         gate: args.tolerance().unwrap_or(Gate::Bits),
-        windows: plan.map(windows).unwrap_or_default(),
+        windows: plan.map(sizes).unwrap_or_default(),
         chunks,
     })?;
     if plan.is_none() {
@@ -211,10 +211,9 @@ fn local(
             Gate::from_truth(&narrow, &wide, &sequence, HONEST_MULTIPLE)?
         }
     };
-    let windows = windows(plan);
     let subject = |name: &str, engine, exact, full_at| Subject { name: name.to_owned(), engine, exact, full_at };
     let mut subjects = vec![subject("", &usual as &dyn Engine, exact, None)];
-    if windows.iter().any(|&window| window < n) {
+    if windows(plan).iter().any(|&window| window < n) {
         subjects.push(subject("rolling windows", &rolling, false, None));
     }
     subjects.push(subject("", &exactly, exact, Some(n)));
@@ -226,7 +225,7 @@ fn local(
         full,
         subjects: &subjects,
         gate,
-        windows,
+        windows: sizes(plan),
         chunks,
     })?;
     source.check_unchanged()?;

@@ -1,6 +1,7 @@
 //! What a prompt cannot show, whatever an engine does.
 
 use crate::model::Plan;
+use crate::model::plan::Mixer;
 use crate::ops::rope::RopeScaling;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -24,6 +25,22 @@ pub fn windows(plan: &Plan) -> BTreeSet<usize> {
     plan.layers.iter().filter_map(|layer| layer.mixer.attention_spec()?.sliding_window).collect()
 }
 
+/// How many tokens back the convolutions of a plan's layers reach, the current one included.
+fn kernels(plan: &Plan) -> BTreeSet<usize> {
+    let convs = plan.layers.iter().flat_map(|layer| match &layer.mixer {
+        Mixer::ShortConv(conv) => std::slice::from_ref(&conv.conv),
+        Mixer::Mamba2(mamba) => std::slice::from_ref(&mamba.conv),
+        Mixer::GatedDelta(delta) => &delta.conv,
+        Mixer::Attention(_) | Mixer::LatentAttention(_) => &[],
+    });
+    convs.map(|conv| conv.weight.rows_and_cols().1).collect()
+}
+
+/// Sizes around which a prompt should be cut: windows and convolutions.
+pub fn sizes(plan: &Plan) -> BTreeSet<usize> {
+    windows(plan).into_iter().chain(kernels(plan)).collect()
+}
+
 /// What this prompt cannot see of this plan: a fault there changes no bit of it, or next to none.
 pub fn blind_spots(plan: &Plan, tokens: &[u32], positions: &[u32]) -> Vec<BlindSpot> {
     let mut spots = Vec::new();
@@ -43,6 +60,9 @@ pub fn blind_spots(plan: &Plan, tokens: &[u32], positions: &[u32]) -> Vec<BlindS
             let what = format!("a rolling cache of window {window} that drops entries");
             add(what, format!("needs more than {} tokens", 2 * window));
         }
+    }
+    for kernel in kernels(plan).into_iter().filter(|&kernel| n < kernel) {
+        add(format!("the first of {kernel} tokens in a convolution"), format!("needs at least {kernel} tokens"));
     }
     let length = positions.iter().max().map_or(0, |&p| p as usize + 1);
     let mut seen = Vec::new();

@@ -314,6 +314,10 @@ struct Known {
     digest: Option<String>,
 }
 
+/// Whatever it should be cut to.
+const RECURRENT: &str = "a recurrent state can't be cut: it goes back to the start only. A fork or a snapshot, taken \
+                         in time, stands for it, and those are checked";
+
 /// Why a run ends early.
 pub(super) enum Stop {
     Unsupported(String),
@@ -327,6 +331,7 @@ impl From<anyhow::Error> for Stop {
         match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<StateError>()) {
             (Some(Unsupported(reason)), _) => Self::Unsupported(reason.clone()),
             (_, Some(dropped @ StateError::Dropped { .. })) => Self::Unsupported(dropped.to_string()),
+            (_, Some(StateError::Recurrent { .. })) => Self::Unsupported(RECURRENT.to_owned()),
             (_, Some(_)) => Self::state(format!("{error:#}")),
             _ if error.is::<SnapshotError>() => Self::state(format!("{error:#}")),
             _ => Self::Failed(error),

@@ -36,6 +36,11 @@ impl<'a> Bench<'a> {
             walk.trim(&mut session, k)?;
             walk.advance(session.as_mut(), n - k)
         })?;
+        self.run(Kind::Trim, bound, format!("{k} tokens, trimmed to as many, and the rest"), |walk| {
+            let mut session = walk.first(k)?;
+            walk.trim(&mut session, k)?;
+            walk.advance(session.as_mut(), n - k)
+        })?;
         self.run(
             Kind::Trim,
             bound,

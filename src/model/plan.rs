@@ -129,9 +129,9 @@ pub struct Norm {
     pub eps: f64,
     #[serde(skip_serializing_if = "NormKind::is_rms")]
     pub kind: NormKind,
-    /// The weight is stored as its difference from one.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub plus_one: bool,
+    /// Added to the weight: one where it is stored as its difference from one (Gemma), else zero.
+    #[serde(skip_serializing_if = "is_zero_float")]
+    pub offset: f64,
     /// Columns that are normalised together; the others' sizes say it as well.
     #[serde(skip)]
     pub size: usize,
@@ -517,6 +517,9 @@ pub struct Router {
     /// `[experts]`, added to the scores for the choice alone (`e_score_correction_bias`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selection_bias: Option<Weight>,
+    /// A broken engine's: the bias is in the weights as well.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub selection_bias_weighs: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<Groups>,
     /// The chosen scores are divided by their sum.

@@ -21,7 +21,7 @@ pub fn l2_norm<F: Float>(x: &mut [F], eps: F) {
     }
     let r = F::ONE / (sum + eps).sqrt();
     for v in x.iter_mut() {
-        *v = *v * r;
+        *v *= r;
     }
 }
 
@@ -56,7 +56,7 @@ pub fn delta_rule<F: Float>(token: DeltaToken<'_, F>, state: &mut [F], delta: &m
     for (d, (state, &k)) in state.chunks_exact_mut(v.len()).zip(k).enumerate() {
         let decay = decay[if decay.len() == 1 { 0 } else { d }];
         for (s, sum) in state.iter_mut().zip(delta.iter_mut()) {
-            *s = *s * decay;
+            *s *= decay;
             *sum += *s * k;
         }
     }

@@ -194,7 +194,7 @@ fn qk_norm(layer: &Layer) -> String {
 }
 
 fn norm_name(norm: &Norm) -> &'static str {
-    match (norm.kind, norm.plus_one) {
+    match (norm.kind, norm.offset != 0.0) {
         (NormKind::Rms, false) => "RMSNorm",
         (NormKind::Rms, true) => "RMSNorm (1 + w)",
         (NormKind::Layer, false) => "LayerNorm",

@@ -58,8 +58,9 @@ impl<F: Float> Compute<'_, F> {
             let further = self.weights.vector::<F>(further)?;
             weight.get_or_insert_default().extend(further);
         }
-        if let Some(weight) = weight.as_mut().filter(|_| norm.plus_one) {
-            weight.iter_mut().for_each(|w| *w = F::ONE + *w);
+        if let Some(weight) = weight.as_mut().filter(|_| norm.offset != 0.0) {
+            let offset = F::from_f64(norm.offset);
+            weight.iter_mut().for_each(|w| *w = offset + *w);
         }
         let bias = match &norm.bias {
             Some(bias) => Some(self.weights.vector::<F>(bias)?),

@@ -46,18 +46,19 @@ pub fn floats(mixer: &Mixer, hidden_size: usize) -> Option<(usize, usize)> {
     };
     Some(match mixer {
         Mixer::Attention(_) | Mixer::LatentAttention(_) => return None,
-        // b, c and x, the convolution's inputs with those before them, and its result.
-        Mixer::ShortConv(m) => (7 * hidden_size, conv(std::slice::from_ref(&m.conv))),
+        // The input and what the kernels make of it, b, c and x, the convolution's inputs and those with what was before
+        // them, its result, and the mixer's.
+        Mixer::ShortConv(m) => (9 * hidden_size, conv(std::slice::from_ref(&m.conv))),
         Mixer::Mamba2(m) => {
             let (inner, xbc) = (m.spec().inner(), m.xbc.outputs());
-            // z, xbc with those before them and convolved, the steps, the result by head and by row.
-            let rows = 2 * hidden_size + 3 * inner + 4 * xbc + 2 * m.num_heads;
+            // Besides: z, xbc as it goes through the convolution, the steps, the result by head and by row.
+            let rows = 3 * hidden_size + 3 * inner + 4 * xbc + 2 * m.num_heads;
             (rows, conv(std::slice::from_ref(&m.conv)) + inner * m.state_size)
         }
         Mixer::GatedDelta(m) => {
             let (keys, values) = (m.spec().keys(), m.spec().values());
             let chains = m.decay.iter().chain(&m.gate).map(Linear::outputs).sum::<usize>();
-            let rows = 2 * hidden_size + 5 * (2 * keys + values) + 4 * values + 2 * chains + 2 * m.num_v_heads;
+            let rows = 3 * hidden_size + 5 * (2 * keys + values) + 4 * values + 2 * chains + 2 * m.num_v_heads;
             (rows, conv(&m.conv) + values * m.head_k_dim)
         }
     })
@@ -85,9 +86,10 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
     fn mamba2(&mut self, x: &Matrix<F>, mamba: &Mamba2) -> Result<Matrix<F>> {
         let spec = mamba.spec();
         let mut z = self.linear(x, &mamba.z, "mixer.z")?;
-        let xbc = self.linear(x, &mamba.xbc, "mixer.xbc")?;
+        let raw = self.linear(x, &mamba.xbc, "mixer.xbc")?;
         let mut dt = self.linear(x, &mamba.dt, "mixer.dt")?;
-        let xbc = self.convolve(&xbc, std::slice::from_ref(&mamba.conv))?;
+        let xbc = self.convolve(&raw, std::slice::from_ref(&mamba.conv))?;
+        drop(raw);
         let bias = self.vector_or_zeros(mamba.dt_bias.as_ref(), spec.num_heads)?;
         let a = self.decay_rates(&mamba.a_log)?;
         let d = mamba.d.as_ref().map(|d| self.vector(d)).transpose()?;

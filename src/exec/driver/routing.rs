@@ -30,7 +30,8 @@ pub(super) fn route<F: Float>(
         router.groups.as_ref().map_or_else(|| vec![true; choice.len()], |groups| best_groups(groups, &choice));
     let chosen = top(&choice, &allowed, router.num_experts_per_tok);
 
-    let mut weights: Vec<F> = chosen.iter().map(|&e| scores[e]).collect();
+    let weigh = if router.selection_bias_weighs { &choice } else { &scores };
+    let mut weights: Vec<F> = chosen.iter().map(|&e| weigh[e]).collect();
     if router.scoring == Scoring::SoftmaxOfChosen {
         softmax(&mut weights, None);
     }
@@ -99,6 +100,7 @@ mod tests {
             scoring,
             num_experts_per_tok,
             selection_bias: None,
+            selection_bias_weighs: false,
             groups: None,
             norm_topk_prob: false,
             norm_topk_eps: 0.0,

@@ -3,6 +3,7 @@
 use super::PositionFault;
 use super::kernels::KernelFault;
 use super::plan;
+use super::recurrent::{self, LostState};
 use super::session::SessionFault;
 use crate::exec::state::CacheFormat;
 use crate::model::Plan;
@@ -27,11 +28,10 @@ pub(super) enum Make {
     Plan(fn(&mut Plan) -> Result<(), String>),
     Kernels(KernelFault),
     Session(SessionFault),
+    Recurrent(LostState),
     Positions(PositionFault),
     /// Keys and values are rounded.
     Cache(CacheFormat),
-    /// No plan can have what it needs yet: where it will be made, and why it doesn't apply.
-    Absent(Place, &'static str),
 }
 
 /// Where in an engine a fault sits.
@@ -99,20 +99,18 @@ impl Fault {
         match self.make {
             Make::Plan(_) => Place::Plan,
             Make::Kernels(_) => Place::Kernels,
-            Make::Session(_) | Make::Cache(_) => Place::State,
+            Make::Session(_) | Make::Recurrent(_) | Make::Cache(_) => Place::State,
             Make::Positions(_) => Place::Positions,
-            Make::Absent(place, _) => place,
         }
     }
 
     /// What can show it.
     pub fn shown_by(&self) -> ShownBy {
         match self.make {
-            Make::Absent(Place::State, _) => ShownBy::Chunks,
-            Make::Plan(_) | Make::Cache(_) | Make::Absent(..) => ShownBy::Pass,
+            Make::Plan(_) | Make::Cache(_) => ShownBy::Pass,
             Make::Kernels(fault) => fault.shown_by(),
             Make::Session(fault) => fault.shown_by(),
-            Make::Positions(_) => ShownBy::Chunks,
+            Make::Recurrent(_) | Make::Positions(_) => ShownBy::Chunks,
         }
     }
 
@@ -121,9 +119,6 @@ impl Fault {
         matches!(self.make, Make::Kernels(KernelFault::Bf16Activations))
     }
 }
-
-const NO_EXPERTS: &str = "needs a mixture of experts, which no family here has yet";
-const NO_PLUS_ONE: &str = "no norm adds one to its weights in any family here yet";
 
 /// Every fault, in the order in which they are documented.
 pub fn catalogue() -> &'static [Fault] {
@@ -136,7 +131,7 @@ const fn fault(name: &'static str, what: &'static str, seen_in: &'static str, ma
 
 static CATALOGUE: &[Fault] = {
     use KernelFault as K;
-    use Make::{Absent, Cache, Kernels, Positions, Session};
+    use Make::{Cache, Kernels, Positions, Recurrent, Session};
     use SessionFault as S;
     &[
         fault(
@@ -321,7 +316,7 @@ static CATALOGUE: &[Fault] = {
             "norm-plus-one-twice",
             "2 + w instead of 1 + w",
             "mold#1074, executorch#19901",
-            Absent(Place::Plan, NO_PLUS_ONE),
+            Make::Plan(plan::norm_plus_one_twice),
         ),
         fault("norm-eps", "epsilon 1e-5; where that is right, 1e-6", "transformers#38025", Make::Plan(plan::norm_eps)),
         fault("post-norm-dropped", "the second norm of a sandwich is ignored", "", Make::Plan(plan::post_norm_dropped)),
@@ -398,7 +393,7 @@ static CATALOGUE: &[Fault] = {
             "router-bias-weighted",
             "the selection bias is used as a weight",
             "GLM and DeepSeek ports",
-            Absent(Place::Plan, NO_EXPERTS),
+            Make::Plan(plan::router_bias_weighted),
         ),
         fault("router-order", "softmax after top-k instead of before", "mlxcel#391", Make::Plan(plan::router_order)),
         fault("group-limit-dropped", "group-limited routing is ignored", "", Make::Plan(plan::group_limit_dropped)),
@@ -432,13 +427,74 @@ static CATALOGUE: &[Fault] = {
             "conv-state-dropped",
             "the state of a short convolution starts from zero at a chunk's border",
             "hybrid ports",
-            Absent(Place::State, "no family here has short convolutions yet"),
+            Recurrent(LostState::Conv),
         ),
         fault(
             "scan-state-reset",
             "the state of a scan starts from zero at a chunk's border",
             "hybrid ports",
-            Absent(Place::State, "no family here has scans yet"),
+            Recurrent(LostState::Scan),
+        ),
+        fault(
+            "conv-bias-dropped",
+            "a short convolution's bias is ignored",
+            "",
+            Make::Plan(recurrent::conv_bias_dropped),
+        ),
+        fault(
+            "conv-activation-dropped",
+            "what follows a short convolution is not SiLU but nothing",
+            "",
+            Make::Plan(recurrent::conv_activation_dropped),
+        ),
+        fault(
+            "conv-gates-swapped",
+            "the gates before and after a short convolution are exchanged",
+            "",
+            Make::Plan(recurrent::conv_gates_swapped),
+        ),
+        fault("dt-bias-dropped", "the bias of a scan's step is ignored", "", Make::Plan(recurrent::dt_bias_dropped)),
+        fault(
+            "dt-limit-dropped",
+            "a scan's step is not clamped to time_step_limit",
+            "transformers 5.24, single tokens",
+            Make::Plan(recurrent::dt_limit_dropped),
+        ),
+        fault(
+            "scan-skip-dropped",
+            "Mamba-2's D times the input is missing",
+            "",
+            Make::Plan(recurrent::scan_skip_dropped),
+        ),
+        fault(
+            "scan-gate-order",
+            "Mamba-2's result is normalised before its gate instead of after it",
+            "",
+            Make::Plan(recurrent::scan_gate_order),
+        ),
+        fault(
+            "scan-norm-joined",
+            "Mamba-2's result is normalised as a whole instead of in groups",
+            "",
+            Make::Plan(recurrent::scan_norm_joined),
+        ),
+        fault(
+            "l2-norm-dropped",
+            "queries and keys of a gated delta rule keep their lengths",
+            "",
+            Make::Plan(recurrent::l2_norm_dropped),
+        ),
+        fault(
+            "delta-gate-dropped",
+            "the gate of a gated delta rule's result is ignored",
+            "",
+            Make::Plan(recurrent::delta_gate_dropped),
+        ),
+        fault(
+            "delta-gate-activation",
+            "that gate goes through a sigmoid instead of SiLU, or the reverse",
+            "",
+            Make::Plan(recurrent::delta_gate_activation),
         ),
         fault("kv-quantized:q8_0", "the cache is rounded to q8_0 without being asked", "", Cache(CacheFormat::Q8_0)),
         fault(

@@ -7,6 +7,7 @@
 mod catalogue;
 mod kernels;
 mod plan;
+mod recurrent;
 mod session;
 
 pub mod probes;
@@ -19,10 +20,11 @@ pub use trial::{Schedule, Trial};
 use super::kernels::Kernels;
 use super::state::{CacheFormat, Session, SessionOptions};
 use crate::model::Plan;
+use crate::model::plan::Mixer;
 use crate::ops::Float;
 use crate::problem::{quote, quote_list};
 use catalogue::Make;
-use kernels::Faulty;
+use kernels::{Faulty, KernelFault};
 use session::{SessionFault, Tokens};
 use std::fmt;
 use thiserror::Error;
@@ -86,15 +88,36 @@ impl Fault {
                 true => Err("it would change nothing in this plan".to_owned()),
                 false => Ok(()),
             }),
-            Make::Kernels(fault) => fault.applies(plan),
-            Make::Session(fault) => fault.applies(plan),
-            Make::Positions(_) | Make::Cache(_) => Ok(()),
-            Make::Absent(_, reason) => Err(reason.to_owned()),
+            Make::Kernels(KernelFault::Bf16Activations) => Ok(()),
+            Make::Kernels(fault) => attends(plan).and_then(|()| fault.applies(plan)),
+            Make::Session(fault) => attends(plan).and_then(|()| fault.applies(plan)),
+            Make::Recurrent(lost) => lost.applies(plan),
+            Make::Positions(_) => sees_positions(plan),
+            Make::Cache(_) => attends(plan),
         };
         match applied {
             Ok(()) => Ok(Injection { plan: broken, fault: self }),
             Err(reason) => Err(NotInjected::NotApplicable { name: self.name.to_owned(), reason }),
         }
+    }
+}
+
+fn attends(plan: &Plan) -> Result<(), String> {
+    match plan.layers.iter().any(|layer| layer.mixer.attention_spec().is_some()) {
+        true => Ok(()),
+        false => Err("no layer keeps keys and values".to_owned()),
+    }
+}
+
+fn sees_positions(plan: &Plan) -> Result<(), String> {
+    let sees = |mixer: &Mixer| match mixer {
+        Mixer::Attention(a) => a.rope.is_some() || a.temperature.is_some(),
+        Mixer::LatentAttention(a) => a.rope.is_some() || a.temperature.is_some(),
+        Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) => false,
+    };
+    match plan.position_embed.is_some() || plan.layers.iter().any(|layer| sees(&layer.mixer)) {
+        true => Ok(()),
+        false => Err("positions play no part".to_owned()),
     }
 }
 
@@ -134,6 +157,11 @@ impl Injection {
     /// What it does to a session before `new` tokens go through. The pass has to come right after.
     pub fn before_pass<F: Float>(&self, session: &mut Session<F>, new: usize) {
         self.around_pass(session, session.len(), |length| length + 1, new);
+        if let Make::Recurrent(lost) = self.fault.make
+            && !session.is_empty()
+        {
+            session.lose_state(lost);
+        }
     }
 
     /// What it does to a session after `new` tokens went through.

@@ -326,16 +326,22 @@ pub fn norm_eps(plan: &mut Plan) -> Changed {
     Ok(())
 }
 
-pub fn norm_plus_one_missing(plan: &mut Plan) -> Changed {
+fn change_offsets(plan: &mut Plan, offset: f64) -> Changed {
     let mut changed = 0;
-    for norm in norms_mut(plan) {
-        changed += usize::from(norm.plus_one);
-        norm.plus_one = false;
+    for norm in norms_mut(plan).into_iter().filter(|norm| norm.offset != 0.0) {
+        norm.offset = offset;
+        changed += 1;
     }
-    if_any(changed, NO_PLUS_ONE)
+    if_any(changed, "no norm adds one to its weights")
 }
 
-pub const NO_PLUS_ONE: &str = "no norm adds one to its weights";
+pub fn norm_plus_one_missing(plan: &mut Plan) -> Changed {
+    change_offsets(plan, 0.0)
+}
+
+pub fn norm_plus_one_twice(plan: &mut Plan) -> Changed {
+    change_offsets(plan, 2.0)
+}
 
 pub fn post_norm_dropped(plan: &mut Plan) -> Changed {
     let dropped = plan.layers.iter_mut().flat_map(|layer| [layer.mixer_post_norm.take(), layer.mlp_post_norm.take()]);
@@ -455,6 +461,14 @@ pub fn topk_norm(plan: &mut Plan) -> Changed {
 
 pub fn router_bias_dropped(plan: &mut Plan) -> Changed {
     change_moes(plan, |moe| moe.router.selection_bias.take().is_some(), "the choice of experts has no bias of its own")
+}
+
+pub fn router_bias_weighted(plan: &mut Plan) -> Changed {
+    let change = |moe: &mut Moe| {
+        moe.router.selection_bias_weighs = moe.router.selection_bias.is_some();
+        moe.router.selection_bias_weighs
+    };
+    change_moes(plan, change, "the choice of experts has no bias of its own")
 }
 
 pub fn router_order(plan: &mut Plan) -> Changed {

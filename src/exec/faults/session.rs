@@ -1,10 +1,10 @@
 //! Faults in what a session keeps between two passes.
 
 use super::ShownBy;
-use super::plan::attentions;
-use crate::exec::state::Session;
+use super::recurrent;
+use crate::exec::state::{LayerState, Session};
 use crate::model::Plan;
-use crate::model::plan::Attention;
+use crate::model::plan::Mixer;
 use crate::ops::Float;
 
 /// State that is handled wrongly.
@@ -23,6 +23,9 @@ impl SessionFault {
             SessionFault::LayerMixup if twins(plan).is_none() => {
                 Err("no two layers keep keys and values of one kind".to_owned())
             }
+            SessionFault::Trim if recurrent::any(plan) => {
+                Err("a session is never trimmed: some layers keep a recurrent state, which can't go back".to_owned())
+            }
             _ => Ok(()),
         }
     }
@@ -39,16 +42,19 @@ impl SessionFault {
 
 /// The first two layers whose caches can be mistaken for each other.
 pub fn twins(plan: &Plan) -> Option<(usize, usize)> {
-    let kinds: Vec<_> = attentions(plan)
-        .filter(|(_, a)| a.kv_layer.is_none())
-        .map(|(layer, Attention { spec, .. })| {
-            let widths = (spec.num_key_value_heads * spec.head_dim, spec.num_key_value_heads * spec.v_head_dim());
-            (layer, (widths, spec.sliding_window))
-        })
-        .collect();
-    let pair =
-        |(i, a): (usize, &(usize, _))| kinds[i + 1..].iter().find(|b| a.1 == b.1).map(|b: &(usize, _)| (a.0, b.0));
-    kinds.iter().enumerate().find_map(pair)
+    let kind = |index: usize| {
+        let mixer = &plan.layers[index].mixer;
+        // A layer that reads another one's cache has none.
+        if matches!(mixer, Mixer::Attention(a) if a.kv_layer.is_some()) {
+            return None;
+        }
+        let spec = mixer.attention_spec()?;
+        let heads = spec.num_key_value_heads;
+        Some((heads * spec.head_dim, heads * spec.v_head_dim(), spec.sliding_window))
+    };
+    let layers = plan.layers.len();
+    let twin = |a: usize| (a + 1..layers).find(|&b| kind(a).is_some() && kind(a) == kind(b));
+    (0..layers).find_map(|a| Some((a, twin(a)?)))
 }
 
 /// What is lost of the tokens that a session holds.
@@ -61,11 +67,11 @@ pub enum Tokens {
 }
 
 impl<F: Float> Session<F> {
-    /// Sets to zero what is lost: the slots are there, as in a cache that was allocated at full size.
+    /// Sets to zero what is lost of keys and values: the slots are there, as in a cache that was allocated at full size.
     pub(super) fn lose(&mut self, lost: Tokens) {
         let len = self.len;
-        for layer in &mut self.layers {
-            let state = layer.as_mixer_mut();
+        let caches = self.layers.iter_mut().filter(|layer| matches!(layer, LayerState::Kv(_)));
+        for state in caches.map(LayerState::as_mixer_mut) {
             let parts = state.parts().into_iter().map(|part| {
                 let mut rows = part.rows.clone();
                 let (count, cols) = (rows.rows(), rows.cols());

@@ -20,6 +20,21 @@ const FIXTURES: [&str; 8] = [
     "qwen3-window-llama3",
 ];
 
+/// Faults of mixers that none of them has; tests/recurrent.rs tries them.
+const RECURRENT: [&str; 11] = [
+    "conv-bias-dropped",
+    "conv-activation-dropped",
+    "conv-gates-swapped",
+    "dt-bias-dropped",
+    "dt-limit-dropped",
+    "scan-skip-dropped",
+    "scan-gate-order",
+    "scan-norm-joined",
+    "l2-norm-dropped",
+    "delta-gate-dropped",
+    "delta-gate-activation",
+];
+
 fn load(fixture: &str) -> (Plan, Arc<dyn Source>) {
     let opened = checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture));
     let (config, source) = (opened.config.unwrap(), opened.source.unwrap());
@@ -57,7 +72,9 @@ fn every_fault_that_applies_changes_the_logits() {
     let expected: Vec<&str> = catalogue()
         .iter()
         .filter(|f| {
-            matches!(f.make, Make::Absent(..)) || ["partial-rotary-ignored", "rope-wrong-layer"].contains(&f.name)
+            matches!(f.make, Make::Recurrent(_))
+                || ["partial-rotary-ignored", "rope-wrong-layer"].contains(&f.name)
+                || RECURRENT.contains(&f.name)
         })
         .map(|f| f.name)
         .collect();
@@ -126,7 +143,15 @@ fn what_does_not_apply_says_why() {
         ("llama-plain", "gelu-variant", "not GELU"),
         ("llama-bias-llama3", "head-tied", "the head is the embedding"),
         ("llama-plain", "topk-norm", "mixture of experts"),
-        ("llama-plain", "scan-state-reset", "scans"),
+        ("llama-plain", "conv-state-dropped", "no layer has a short convolution"),
+        ("llama-plain", "scan-state-reset", "no layer scans"),
+        ("llama-plain", "conv-bias-dropped", "no convolution has a bias"),
+        ("llama-plain", "conv-activation-dropped", "no convolution has an activation"),
+        ("llama-plain", "conv-gates-swapped", "no layer is a gated short convolution"),
+        ("llama-plain", "dt-bias-dropped", "no scan has a step with a bias"),
+        ("llama-plain", "dt-limit-dropped", "no layer is Mamba-2"),
+        ("llama-plain", "scan-norm-joined", "no scan's result is normalised in groups"),
+        ("llama-plain", "delta-gate-dropped", "no layer has a gated delta rule"),
     ] {
         let (plan, _) = load(fixture);
         let error = inject(name, &plan).unwrap_err();

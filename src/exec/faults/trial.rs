@@ -2,6 +2,7 @@
 
 use super::{Injection, Probe, ShownBy};
 use crate::checkpoint::Source;
+use crate::exec::state::StateError;
 use crate::exec::{Executor, Input, Kernels, Rows, Session, SessionOptions, driver::PIECE_BYTES};
 use crate::model::Plan;
 use crate::ops::Float;
@@ -17,7 +18,8 @@ pub enum Schedule {
     Whole,
     /// In passes of so many tokens each.
     Chunks(Vec<usize>),
-    /// All of them; then the session is trimmed to so many and the others go through again.
+    /// All of them; then the session is trimmed to so many and the others go through again. A recurrent state goes back to
+    /// the start, and all of them go through again.
     TrimAndRedo(usize),
     /// So many; then the session is forked, and the others go into the fork.
     Fork(usize),
@@ -119,9 +121,13 @@ impl<'a, F: Float> Trial<'a, F> {
             }
             Schedule::TrimAndRedo(len) => {
                 self.pass(&mut session, probe, 0..all)?;
-                session.trim(*len)?;
+                match session.trim(*len) {
+                    Err(StateError::Recurrent { .. }) => session.trim(0)?,
+                    trimmed => trimmed?,
+                }
                 self.hook(&mut session, Injection::after_trim);
-                self.pass(&mut session, probe, *len..all)
+                let kept = session.len();
+                self.pass(&mut session, probe, kept..all)
             }
             Schedule::Fork(len) => {
                 self.pass(&mut session, probe, 0..*len)?;

@@ -324,6 +324,7 @@ impl MoeHyper {
             scoring: self.scoring,
             num_experts_per_tok: self.top_k[i],
             selection_bias: self.selection_bias.then(|| own(contract, "selection_bias")),
+            selection_bias_weighs: false,
             groups: self.groups.clone(),
             norm_topk_prob: self.norm_topk_prob,
             norm_topk_eps: self.norm_topk_eps,

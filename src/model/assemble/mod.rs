@@ -117,7 +117,7 @@ impl Norms {
 
     fn of(self, weight: Option<Weight>, bias: Option<Weight>, size: usize) -> Norm {
         let Self { kind, eps, plus_one, .. } = self;
-        Norm { weight, further: Vec::new(), bias, eps, kind, plus_one, size }
+        Norm { weight, further: Vec::new(), bias, eps, kind, offset: if plus_one { 1.0 } else { 0.0 }, size }
     }
 }
 
