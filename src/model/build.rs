@@ -48,6 +48,13 @@ pub fn close_books(
         books.problems = keys.close();
         return books;
     };
+    if let Some(reason) = &pack.refuse {
+        keys.report("model-type", "model_type", reason);
+        keys.read_all();
+        books.problems = keys.close();
+        books.pack = Some((pack.clone(), why));
+        return books;
+    }
     declare_inert(&mut keys, pack);
     let folder = config.path.parent().unwrap_or(&config.path).display().to_string();
     let reading = match &pack.text {
@@ -93,8 +100,8 @@ fn read<'c>(pack: &Pack, keys: &mut Keys<'c>, outer: Option<&mut Keys<'c>>) -> R
     Hyper::read(&mut Fields { pack, keys, outer })
 }
 
-/// Reads the config of the language model inside a folder of several: with the pack that answers for it, and its
-/// tensors under the folder's names.
+/// Reads the config of the language model inside a folder of several: with the pack that answers for it, but for the
+/// fields of which the folder's pack says something, and its tensors under the folder's names.
 fn read_text<'c>(
     pack: &Pack,
     text: &Text,
@@ -119,6 +126,9 @@ fn read_text<'c>(
         }
     });
     let hyper = inner.and_then(|inner| {
+        let mut inner = inner.clone();
+        inner.fields.extend(pack.fields.clone());
+        let inner = &inner;
         declare_inert(&mut keys, inner);
         let tensors = inner.tensors.under(&pack.tensors);
         let why = format!("its {}: pack {}", text.config, inner.name);

@@ -1,10 +1,11 @@
 //! Which tensor plays which part: a pack's names against what the checkpoint has, each used exactly once.
 
-use super::pack::Tensors;
+use super::pack::{Names, Tensors};
 use super::plan::{Part, Weight};
 use crate::checkpoint::{Source, TensorInfo};
 use crate::problem::{Problem, quote};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A checkpoint's tensors, with a record of which were taken.
 pub struct Contract<'a> {
@@ -15,8 +16,10 @@ pub struct Contract<'a> {
     /// Tensors of files that are broken: wanted, but not to be reported again.
     unavailable: &'a BTreeSet<String>,
     prefix: &'a str,
-    /// Layers of the plan: later ones are not of this model.
+    /// Layers of the plan.
     layers: usize,
+    /// Layers after them that are not of this model.
+    beyond: usize,
     used: BTreeSet<String>,
     problems: Vec<Problem>,
 }
@@ -51,20 +54,29 @@ pub struct Layout {
 impl<'a> Contract<'a> {
     pub fn new(folder: &'a str, names: &'a Tensors, source: &'a dyn Source, unavailable: &'a BTreeSet<String>) -> Self {
         let exists = |name: &str| source.tensors().contains_key(name) || unavailable.contains(name);
-        let embed = names.model.get("embed").map_or("", String::as_str);
-        let prefix = names.prefixes.iter().find(|p| exists(&embed.replace("{prefix}", p)));
-        let prefix = prefix.or(names.prefixes.first()).map_or("", String::as_str);
-        Self { folder, names, source, unavailable, prefix, layers: 0, used: BTreeSet::new(), problems: Vec::new() }
+        let embed = names.model.get("embed").map_or(&[][..], |names| &names.0);
+        let here = |prefix: &&String| embed.iter().any(|template| exists(&template.replace("{prefix}", prefix)));
+        let prefix = names.prefixes.iter().find(here).or(names.prefixes.first()).map_or("", String::as_str);
+        let (used, problems) = (BTreeSet::new(), Vec::new());
+        Self { folder, names, source, unavailable, prefix, layers: 0, beyond: 0, used, problems }
     }
 
-    /// Says how many layers the plan has.
-    pub fn set_layers(&mut self, layers: usize) {
-        self.layers = layers;
+    /// Says how many layers the plan has, and how many may follow that are not of it.
+    pub fn set_layers(&mut self, layers: usize, beyond: usize) {
+        (self.layers, self.beyond) = (layers, beyond);
     }
 
     /// The name of a tensor outside the layers; `None` where the pack has no such part.
     pub fn model_name(&self, role: &str) -> Option<String> {
-        self.names.model.get(role).map(|template| self.name(template))
+        self.names.model.get(role).map(|names| self.first(names, |template| self.name(template)))
+    }
+
+    /// The first of a part's names that the checkpoint has, else the first.
+    fn first(&self, names: &Names, name: impl Fn(&str) -> String) -> String {
+        let mut all = names.0.iter().map(|template| name(template));
+        let first = all.next().unwrap_or_default();
+        let exists = |name: &String| self.has(name) || self.unavailable.contains(name);
+        if exists(&first) { first } else { all.find(exists).unwrap_or(first) }
     }
 
     fn name(&self, template: &str) -> String {
@@ -94,9 +106,11 @@ impl<'a> Contract<'a> {
 
     /// The name of a tensor of a layer. `marks` are further placeholders with their values.
     pub fn layer_name(&self, layer: usize, role: &str, marks: &[(&str, usize)]) -> Option<String> {
-        let template = self.names.layer.get(role)?;
-        let name = self.name(template).replace("{layer}", &layer.to_string());
-        Some(marks.iter().fold(name, |name, (mark, n)| name.replace(mark, &n.to_string())))
+        let names = self.names.layer.get(role)?;
+        Some(self.first(names, |template| {
+            let name = self.name(template).replace("{layer}", &layer.to_string());
+            marks.iter().fold(name, |name, (mark, n)| name.replace(mark, &n.to_string()))
+        }))
     }
 
     /// Takes the tensor that plays `role` in layer `layer`.
@@ -176,6 +190,11 @@ impl<'a> Contract<'a> {
         self.source.tensors().contains_key(name)
     }
 
+    /// The shape of a stored tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.source.tensors().get(name).map(|info| info.shape.as_slice())
+    }
+
     /// File and tensor, for messages.
     pub fn place(&self, info: &TensorInfo) -> String {
         tensor_place(&self.source.files()[info.file].path.display().to_string(), &info.name)
@@ -207,11 +226,12 @@ impl<'a> Contract<'a> {
             .flat_map(|(what, templates)| templates.iter().map(move |template| (what, template)))
             .map(|(what, template)| (what, self.name(template)))
             .collect();
+        let beyond = self.layers..self.layers.saturating_add(self.beyond);
         for (name, info) in self.source.tensors() {
             if self.used.contains(name) {
                 continue;
             }
-            if let Some((what, _)) = templates.iter().find(|(_, t)| matches_template(t, name, self.layers)) {
+            if let Some((what, _)) = templates.iter().find(|(_, t)| matches_template(t, name, &beyond)) {
                 ignored.entry((*what).clone()).or_default().push(name.clone());
             } else {
                 let message = format!(
@@ -243,22 +263,22 @@ pub fn shown(shape: &[usize]) -> String {
     format!("[{}]", sizes.join(", "))
 }
 
-/// Whether `name` is `template`, with any number for `{layer}`, one from `layers` on for `{beyond}`, and anything for a
-/// final `*`.
-fn matches_template(template: &str, name: &str, layers: usize) -> bool {
+/// Whether `name` is `template`, with any number for `{layer}`, one of `beyond` for `{beyond}`, and anything for a final
+/// `*`.
+fn matches_template(template: &str, name: &str, beyond: &Range<usize>) -> bool {
     if let Some(template) = template.strip_suffix('*') {
         return (0..=name.len())
             .filter(|&end| name.is_char_boundary(end))
-            .any(|end| matches_template(template, &name[..end], layers));
+            .any(|end| matches_template(template, &name[..end], beyond));
     }
-    let number = |mark: &str, least: usize| {
+    let number = |mark: &str, range: &Range<usize>| {
         let (before, after) = template.split_once(mark)?;
         let index = name.strip_prefix(before)?.strip_suffix(after)?;
         let digits = !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit());
-        Some(digits && index.parse::<usize>().is_ok_and(|n| n >= least))
+        Some(digits && index.parse().is_ok_and(|n: usize| range.contains(&n)))
     };
-    number("{layer}", 0)
-        .or_else(|| number("{beyond}", layers))
+    number("{layer}", &(0..usize::MAX))
+        .or_else(|| number("{beyond}", beyond))
         .unwrap_or_else(|| !template.contains(['{', '}']) && template == name)
 }
 
@@ -269,21 +289,23 @@ mod tests {
     #[test]
     fn a_template_matches_numbers_only() {
         let template = "model.layers.{layer}.rotary.inv_freq";
-        assert!(matches_template(template, "model.layers.12.rotary.inv_freq", 3));
+        assert!(matches_template(template, "model.layers.12.rotary.inv_freq", &(3..3)));
         for other in ["model.layers..rotary.inv_freq", "model.layers.x.rotary.inv_freq", "layers.1.rotary.inv_freq"] {
-            assert!(!matches_template(template, other, 3), "{other}");
+            assert!(!matches_template(template, other, &(3..3)), "{other}");
         }
     }
 
     #[test]
     fn a_layer_beyond_the_last_and_anything_after() {
         let template = "model.layers.{beyond}.*";
-        assert!(matches_template(template, "model.layers.3.eh_proj.weight", 3));
-        assert!(matches_template(template, "model.layers.61.x", 3));
-        for other in ["model.layers.2.eh_proj.weight", "model.layers.3", "model.layers.x.y", "layers.3.x"] {
-            assert!(!matches_template(template, other, 3), "{other}");
+        assert!(matches_template(template, "model.layers.3.eh_proj.weight", &(3..5)));
+        assert!(matches_template(template, "model.layers.4.x", &(3..5)));
+        let others =
+            ["model.layers.2.eh_proj.weight", "model.layers.5.x", "model.layers.3", "model.layers.x.y", "layers.3.x"];
+        for other in others {
+            assert!(!matches_template(template, other, &(3..5)), "{other}");
         }
-        assert!(matches_template("visual.*", "visual.blocks.0.w", 3));
-        assert!(!matches_template("visual.*", "visuals.blocks.0.w", 3));
+        assert!(matches_template("visual.*", "visual.blocks.0.w", &(3..3)));
+        assert!(!matches_template("visual.*", "visuals.blocks.0.w", &(3..3)));
     }
 }

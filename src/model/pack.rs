@@ -25,6 +25,8 @@ pub struct Pack {
     pub model_types: Vec<String>,
     /// Values of `architectures` that this pack answers for.
     pub architectures: Vec<String>,
+    /// Why a checkpoint of this type can't be run: one sentence, which is all that the pack has to say then.
+    pub refuse: Option<String>,
     /// Config keys that change nothing, beside those of packs/inert.toml.
     #[serde(default)]
     pub inert: Vec<String>,
@@ -113,6 +115,24 @@ struct FieldTable {
     rule: Option<String>,
 }
 
+/// The name of a tensor as a template, or several: the first one that the checkpoint has, else the first.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "OneOrMore")]
+pub struct Names(pub Vec<String>);
+
+impl From<OneOrMore> for Names {
+    fn from(text: OneOrMore) -> Self {
+        Self(text.into())
+    }
+}
+
+impl Names {
+    /// An empty name takes a part away that another pack has.
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(String::is_empty)
+    }
+}
+
 /// A text, or a list of them.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of texts")]
@@ -151,14 +171,14 @@ pub struct Tensors {
     pub prefixes: Vec<String>,
     /// Outside the layers: the semantic name and its template.
     #[serde(flatten)]
-    pub model: BTreeMap<String, String>,
+    pub model: BTreeMap<String, Names>,
     /// Tensors that a text forward pass doesn't read: what they are, and their templates. `{layer}` is any number,
-    /// `{beyond}` that of a layer after the last, a final `*` anything.
+    /// `{beyond}` that of one of the `num_mtp_layers` layers after the last, a final `*` anything.
     #[serde(default)]
     pub ignorable: BTreeMap<String, Vec<String>>,
     /// Per layer: the semantic name (that of the plan's field) and its template.
     #[serde(default)]
-    pub layer: BTreeMap<String, String>,
+    pub layer: BTreeMap<String, Names>,
 }
 
 impl Tensors {
@@ -264,14 +284,15 @@ impl Pack {
             }
         }
         fill(&mut self.fields, &base.fields);
+        // An empty key takes a field away that the other pack has.
+        self.fields.retain(|_, field| !(field.keys.len() == 1 && field.keys[0].is_empty()));
         fill(&mut self.only, &base.only);
         let (own, base) = (&mut self.tensors, &base.tensors);
         fill(&mut own.model, &base.model);
         fill(&mut own.layer, &base.layer);
         fill(&mut own.ignorable, &base.ignorable);
-        // An empty name takes a part away that the other pack has.
-        own.model.retain(|_, template| !template.is_empty());
-        own.layer.retain(|_, template| !template.is_empty());
+        own.model.retain(|_, names| !names.is_empty());
+        own.layer.retain(|_, names| !names.is_empty());
         if own.prefixes.is_empty() {
             own.prefixes.clone_from(&base.prefixes);
         }

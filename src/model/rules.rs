@@ -76,7 +76,13 @@ const OF_SLIDING: &str = "sliding_window of sliding layers";
 /// `sliding_window`: as `by layer`; without `layer_types`, on those without RoPE.
 const WITHOUT_ROPE: &str = "sliding_window of layers without RoPE";
 
-pub const WINDOWS: [&str; 4] = [EVERYWHERE, BY_LAYER, OF_SLIDING, WITHOUT_ROPE];
+/// `sliding_window`: as `by layer`; without `layer_types`, on every other layer below `max_window_layers`, the first among
+/// them.
+const EVERY_OTHER: &str = "sliding_window of every other layer";
+/// `sliding_window`: on all layers where `use_sliding_window` is true.
+const SWITCHED: &str = "sliding_window by use_sliding_window";
+
+pub const WINDOWS: [&str; 6] = [EVERYWHERE, BY_LAYER, OF_SLIDING, WITHOUT_ROPE, EVERY_OTHER, SWITCHED];
 
 /// `moe_layers`: all, or none where there are no experts.
 const ALL: &str = "every layer";
@@ -112,7 +118,10 @@ pub fn keys(rule: &str) -> &'static [&'static str] {
         KDA_LAYERS => &["layer_types", "linear_attn_config.kda_layers", "linear_attn_config.full_attn_layers"],
         CHUNKED_WITH_ROPE => &["layer_types", "no_rope_layers", "no_rope_layer_interval"],
         EVERYWHERE | OF_SLIDING => &["sliding_window"],
-        BY_LAYER | WITHOUT_ROPE => &["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"],
+        SWITCHED => &["sliding_window", "use_sliding_window"],
+        BY_LAYER | WITHOUT_ROPE | EVERY_OTHER => {
+            &["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"]
+        }
         FIRST_DENSE => &["first_k_dense_replace", "mlp_layer_types"],
         NUM_DENSE => &["num_dense_layers"],
         SPARSE_STEP => &["decoder_sparse_step", "mlp_only_layers"],
@@ -151,6 +160,10 @@ pub fn layer_types(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec
         KDA_LAYERS => {
             let linear = indices(keys, "linear_attn_config.kda_layers", layers, 1)?.unwrap_or_default();
             let full = indices(keys, "linear_attn_config.full_attn_layers", layers, 1)?;
+            if full.is_none() && given.is_none() {
+                let message = "missing; it says which layers are attention, as layer_types would";
+                return Err(keys.report("config-key-missing", "linear_attn_config.full_attn_layers", message));
+            }
             let of = |i| if linear.contains(&i) { LayerType::Linear } else { LayerType::Full };
             if let Some(full) = full
                 && given.is_none()
@@ -217,20 +230,27 @@ pub fn windows(
             let window = if none { None } else { window?.or(default) };
             Ok(types.iter().map(|kind| window.filter(|_| *kind == LayerType::Sliding)).collect())
         }
+        SWITCHED => {
+            let on = keys.flag("use_sliding_window")?.unwrap_or(false);
+            let window = if none { None } else { window?.or(default) };
+            Ok(vec![window.filter(|_| on); types.len()])
+        }
         _ => {
-            let first = if rule == BY_LAYER { None } else { Some(rope_layers) };
-            by_layer(keys, if none { Ok(None) } else { window.map(|w| w.or(default)) }, types.len(), first)
+            let first = if rule == WITHOUT_ROPE { Some(rope_layers) } else { None };
+            let window = if none { Ok(None) } else { window.map(|w| w.or(default)) };
+            by_layer(keys, window, types.len(), first, rule == EVERY_OTHER)
         }
     }
 }
 
 /// Where `use_sliding_window` is true: the layers that `layer_types` calls sliding; without it those without RoPE where
-/// `rope_layers` are given, else those from `max_window_layers` on.
+/// `rope_layers` are given, else those from `max_window_layers` on, or every other one below it.
 fn by_layer(
     keys: &mut Keys<'_>,
     window: Result<Option<usize>, Reported>,
     layers: usize,
     rope_layers: Option<&[bool]>,
+    every_other: bool,
 ) -> Result<Vec<Option<usize>>, Reported> {
     /// transformers' default of `max_window_layers`.
     const MAX_WINDOW_LAYERS: usize = 28;
@@ -243,7 +263,11 @@ fn by_layer(
     let (on, window, first, types) = (on?.unwrap_or(false), window?, first?.unwrap_or(MAX_WINDOW_LAYERS), types?);
     let window = window.filter(|_| on);
     let Some(types) = types else {
-        let slides = |i: usize| rope_layers.map_or(i >= first, |rope| !rope[i]);
+        let slides = |i: usize| match rope_layers {
+            Some(rope) => !rope[i],
+            None if every_other => i < first && i.is_multiple_of(2),
+            None => i >= first,
+        };
         return Ok((0..layers).map(|i| window.filter(|_| slides(i))).collect());
     };
     let mut windows = Vec::with_capacity(layers);
@@ -269,6 +293,7 @@ fn by_layer(
 /// Which layers have experts.
 pub fn moe_layers(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec<bool>, Reported> {
     let Some(rule) = fields.rule("moe_layers") else { return Ok(vec![false; layers]) };
+    let default = fields.default("moe_layers").and_then(|value| schema::count_or_zero(&value));
     let keys = &mut *fields.keys;
     let count = |v: &Value| v.as_u64().map(|n| n as usize);
     match rule {
@@ -278,7 +303,7 @@ pub fn moe_layers(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec<
                 FIRST_DENSE => mlp_layer_types(keys, layers)?,
                 _ => None,
             };
-            let dense = keys.read(rule, schema::COUNT_OR_ZERO, count)?;
+            let dense = keys.read(rule, schema::COUNT_OR_ZERO, count)?.or(default);
             match (listed, dense) {
                 (Some(listed), _) => Ok(listed),
                 (None, Some(dense)) => Ok((0..layers).map(|i| i >= dense).collect()),

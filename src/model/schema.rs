@@ -13,11 +13,20 @@ use std::collections::BTreeMap;
 pub const HEAD_DIM: &str = "hidden_size / num_attention_heads";
 /// `intermediate_size`: four times `hidden_size` where the config has no such key.
 pub const FOUR_TIMES: &str = "4 * hidden_size";
+/// `intermediate_size`: two thirds of the key's value, times `block_ffn_dim_multiplier`, rounded up to a multiple of
+/// `block_multiple_of`; without `block_auto_adjust_ff_dim` the value as it is.
+pub const AUTO_ADJUSTED: &str = "block_auto_adjust_ff_dim";
+/// `partial_rotary_factor`: the quotient where the config has a `rotary_dim`.
+pub const ROTARY_DIM: &str = "rotary_dim / head_dim";
+/// `tie_word_embeddings`: without the key a head that is stored is used, and without that the embedding.
+pub const UNLESS_STORED: &str = "where no head is stored";
 /// `embed_scale`: the root of `hidden_size`.
 pub const ROOT: &str = "sqrt(hidden_size)";
 /// `rope`: see [`super::rope::read`].
 pub const ROPE: &str = "rope_parameters";
-/// `rope`: see [`super::rope::read_by_type`].
+/// `rope`: as before, for a family whose default is not plain RoPE: a config without the object is refused.
+pub const ROPE_NEEDED: &str = "rope_parameters, needed";
+/// `rope`: see [`super::rope::read_pair`].
 pub const ROPE_BY_TYPE: &str = "rope_parameters by layer type";
 /// `rope`: as before, the sliding layers having `rope_local_base_freq` and no scaling in the old spelling.
 pub const ROPE_LOCAL: &str = "rope_parameters and rope_local_base_freq";
@@ -64,15 +73,15 @@ enum Kind {
     Window,
     /// Only a rule reads it; its default is the base.
     Rope,
-    /// Only a rule reads it, without a default.
+    /// Only a rule reads it; its default is a count.
     Layers,
 }
 
 /// How fused rows lie: one part after the other, or for each key/value head its queries, key and value.
 const FUSED: &[&str] = &["one after another", "by key/value head"];
 /// How experts in one tensor lie: `[experts, out, in]`, or `[experts, in, out]`, gate and up one after the other or in
-/// turn.
-const EXPERTS: &[&str] = &["out, in", "in, out", "in, out in turn"];
+/// turn; or in either way, as the shape tells.
+const EXPERTS: &[&str] = &["out, in", "in, out", "in, out in turn", "in, out or out, in"];
 const NORMS: &[&str] = &["rms", "layer"];
 /// What a query/key norm sees together, and which weights it has.
 const QK_NORMS: &[&str] = &["head", "head, own weights", "head, own tensors", "head, weightless", "all heads"];
@@ -94,6 +103,7 @@ const FIELDS: &[(&str, Kind)] = &[
     ("vocab_size", Kind::Count),
     ("hidden_size", Kind::Count),
     ("num_hidden_layers", Kind::Count),
+    ("num_mtp_layers", Kind::CountOrZero),
     ("max_position_embeddings", Kind::Count),
     ("tie_word_embeddings", Kind::Flag),
     ("embed_scale", Kind::Positive),
@@ -199,6 +209,7 @@ const FIELDS: &[(&str, Kind)] = &[
     ("state_size", Kind::Count),
     ("state_groups", Kind::Count),
     ("state_norm_groups", Kind::Count),
+    ("expand", Kind::Count),
     ("time_step_limit", Kind::Range),
     ("conv_act", Kind::Activation),
     ("gate_act", Kind::Activation),
@@ -324,7 +335,9 @@ fn is_role(role: &str) -> bool {
 /// The keys that a rule reads beside the field's own.
 pub fn keys_of_rule(rule: Option<&str>) -> &'static [&'static str] {
     match rule {
-        Some(ROPE | ROPE_BY_TYPE | ROPE_LOCAL) => &rope::KEYS,
+        Some(ROPE | ROPE_NEEDED | ROPE_BY_TYPE | ROPE_LOCAL) => &rope::KEYS,
+        Some(AUTO_ADJUSTED) => &[AUTO_ADJUSTED, "block_ffn_dim_multiplier", "block_multiple_of"],
+        Some(ROTARY_DIM) => &["rotary_dim"],
         Some(rule) => rules::keys(rule),
         None => &[],
     }
@@ -345,6 +358,9 @@ pub fn check(pack: &Pack) -> Result<(), String> {
         })?;
         check_field(name, field, *kind, &pack.fields).map_err(|message| format!("fields.{name}: {message}"))?;
     }
+    if pack.refuse.is_some() {
+        return Ok(());
+    }
     if pack.text.is_none() {
         for name in REQUIRED {
             if !pack.fields.contains_key(name) {
@@ -361,11 +377,13 @@ fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, 
     if let Some(rule) = rule {
         let rules: &[&str] = match (kind, name) {
             (Kind::Count, "head_dim") => &[HEAD_DIM],
-            (Kind::Count, "intermediate_size") => &[FOUR_TIMES],
+            (Kind::Count, "intermediate_size") => &[FOUR_TIMES, AUTO_ADJUSTED],
+            (Kind::Flag, "tie_word_embeddings") => &[UNLESS_STORED],
+            (Kind::Share, _) => &[ROTARY_DIM],
             (Kind::Positive, "embed_scale") => &[ROOT],
             (Kind::LayerTypes, _) => &rules::LAYER_TYPES,
             (Kind::Window, _) => &rules::WINDOWS,
-            (Kind::Rope, _) => &[ROPE, ROPE_BY_TYPE, ROPE_LOCAL],
+            (Kind::Rope, _) => &[ROPE, ROPE_NEEDED, ROPE_BY_TYPE, ROPE_LOCAL],
             (Kind::Layers, "moe_layers") => &rules::MOE_LAYERS,
             (Kind::Layers, _) => &rules::ROPE_LAYERS,
             _ => &[],
@@ -432,7 +450,7 @@ fn judge(kind: Kind, value: &toml::Value) -> Result<(), String> {
         }
         Kind::LayerTypes => (rules::pattern(&json).is_some(), format!("a list of {}", rules::KINDS.join(", "))),
         Kind::Range => (json.as_array().is_some_and(|list| list.len() == 2), "a list of two numbers".into()),
-        Kind::Layers => (false, "no default".into()),
+        Kind::Layers => (count_or_zero(&json).is_some(), COUNT_OR_ZERO.into()),
         Kind::Activation => (
             json.as_str().is_some_and(|name| Activation::parse(name).is_some()),
             format!("one of {}", Activation::NAMES.map(|(name, _)| name).join(", ")),
@@ -446,21 +464,23 @@ fn check_tensors(pack: &Pack) -> Result<(), String> {
     if tensors.prefixes.is_empty() && pack.text.is_none() {
         return Err("tensors.prefixes: at least one is needed (it may be empty text)".into());
     }
-    for (role, template) in &tensors.model {
+    for (role, names) in &tensors.model {
         let bare = role.strip_suffix("_bias").unwrap_or(role);
         if !MODEL.contains(&bare) {
             let known = MODEL.join(", ");
             return Err(format!("tensors.{role}: nothing reads this tensor; the parts of a model are {known}"));
         }
         let marks: &[&str] = if role.starts_with("altup") { &["{copy}"] } else { &[] };
-        placeholders(template, marks).map_err(|message| format!("tensors.{role}: {message}"))?;
+        for template in &names.0 {
+            placeholders(template, marks).map_err(|message| format!("tensors.{role}: {message}"))?;
+        }
     }
     for role in ["embed", "norm", "head"] {
         if pack.text.is_none() && !tensors.model.contains_key(role) {
             return Err(format!("tensors.{role}: missing"));
         }
     }
-    for (role, template) in &tensors.layer {
+    for (role, names) in &tensors.layer {
         if !is_role(role) {
             let known = ROLES.join(", ");
             return Err(format!(
@@ -470,14 +490,17 @@ fn check_tensors(pack: &Pack) -> Result<(), String> {
         let marks: &[&str] = match role.as_str() {
             "expert_gate" | "expert_up" | "expert_down" | "expert_gate_bias" | "expert_up_bias"
             | "expert_down_bias" => &["{layer}", "{expert}"],
-            "q_norm" | "k_norm" if template.contains("{head}") => &["{layer}", "{head}"],
+            "q_norm" | "k_norm" if names.0.iter().any(|name| name.contains("{head}")) => &["{layer}", "{head}"],
             _ => &["{layer}"],
         };
-        placeholders(template, marks).map_err(|message| format!("tensors.layer.{role}: {message}"))?;
+        for template in &names.0 {
+            placeholders(template, marks).map_err(|message| format!("tensors.layer.{role}: {message}"))?;
+        }
     }
     // With these, each tensor plays one part only, but for those of mixers of which a layer has one.
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
-    for (role, template) in tensors.model.iter().chain(&tensors.layer) {
+    let all = tensors.model.iter().chain(&tensors.layer);
+    for (role, template) in all.flat_map(|(role, names)| names.0.iter().map(move |template| (role, template))) {
         if let Some(other) = seen.insert(template, role)
             && !of_different_mixers(role, other)
         {

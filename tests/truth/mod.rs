@@ -24,7 +24,12 @@ pub fn fixtures() -> Vec<String> {
         .map(|entry| entry.file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(names.len() >= 12, "at least three fixtures for each of four packs, found {names:?}");
+    assert!(names.len() >= 130, "one or more fixtures for each pack, found {names:?}");
+    // While working on one family: the beginning of its fixtures' names.
+    if let Ok(only) = std::env::var("ORACLE_FIXTURE") {
+        names.retain(|name| name.starts_with(&only));
+        assert!(!names.is_empty(), "ORACLE_FIXTURE={only}: no fixture is called like that");
+    }
     names
 }
 

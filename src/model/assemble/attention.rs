@@ -2,7 +2,7 @@
 
 use super::super::contract::{Contract, Slice};
 use super::super::fields::Fields;
-use super::super::keys::{Reported, positive};
+use super::super::keys::{Keys, Reported, positive};
 use super::super::plan::{Attention, LatentAttention, Mixer, Norm, QkNorm, Temperature, Weight};
 use super::super::rope::{self, Expected, Table};
 use super::super::rules::{self, LayerType};
@@ -114,6 +114,10 @@ impl AttentionHyper {
             Some(l) => HeadDims { head_dim: l.nope + l.rope, full_head_dim: l.nope + l.rope },
             None => dims,
         };
+        if latent.is_some() && kv_heads != heads {
+            let message = format!("latent attention has a key for each of {heads} heads, found {kv_heads}");
+            return Err(fields.wrong("num_key_value_heads", message));
+        }
         let k_eq_v = fields.flag("attention_k_eq_v")?;
         let full_kv_heads = fields.some_count("full_num_key_value_heads")?.unwrap_or(kv_heads);
         if !heads.is_multiple_of(full_kv_heads) {
@@ -399,6 +403,17 @@ fn tables(
             let found = fields.keys.read(key, "a number above 0 and up to 1", rope::share)?;
             partial = partial.or(found);
         }
+        if fields.rule("partial_rotary_factor").is_some()
+            && let Some(rotated) = fields.keys.count("rotary_dim")?
+        {
+            let share = rotated as f64 / dims.head_dim as f64;
+            if share > 1.0 || partial.is_some_and(|partial| partial != share) {
+                let message =
+                    format!("expected a part of head_dim ({}), as partial_rotary_factor has it", dims.head_dim);
+                return Err(fields.keys.report("config-value", "rotary_dim", format!("{message}; found {rotated}")));
+            }
+            partial = Some(share);
+        }
     }
     let interleaved = fields.flag("rope_interleaved")?;
     let expected = Expected {
@@ -414,7 +429,14 @@ fn tables(
     let rotates =
         |i: usize| rope_layers[i] && !matches!(shape.types[i], LayerType::Linear | LayerType::Conv | LayerType::Mamba);
     match field.rule.as_deref() {
-        Some(schema::ROPE) => {
+        Some(rule @ (schema::ROPE | schema::ROPE_NEEDED)) => {
+            let given = |keys: &mut Keys<'_>, key| keys.raw(key).is_some_and(|value| !value.is_null());
+            if rule == schema::ROPE_NEEDED
+                && !["rope_parameters", "rope_scaling"].iter().any(|key| given(fields.keys, key))
+            {
+                let message = "missing; the family's own default is not plain RoPE, so no one can tell what is meant";
+                return Err(fields.keys.report("config-key-missing", "rope_parameters", message));
+            }
             let table = rope::read(fields.keys, &expected)?;
             let ropes = (0..shape.layers).map(|i| rotates(i).then_some(0)).collect();
             // A model without a layer that rotates has no table.

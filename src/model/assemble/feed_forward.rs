@@ -47,7 +47,8 @@ struct MoeHyper {
 
 #[derive(Debug, Clone, Copy)]
 struct ExpertsLayout {
-    transposed: bool,
+    /// Nothing where the stored shape tells.
+    transposed: Option<bool>,
     in_turn: bool,
 }
 
@@ -68,6 +69,7 @@ impl FeedForwardHyper {
         let all_moe =
             moe.as_ref().is_some_and(|moe| moe.layers.iter().all(|&moe| moe)) && !layer.contains_key("dense_out_norm");
         let mut intermediate_size = match (fields.field("intermediate_size"), fields.rule("intermediate_size")) {
+            (_, Some(schema::AUTO_ADJUSTED)) => vec![auto_adjusted(fields)?; shape.layers],
             (_, Some(_)) => {
                 let given = fields.get("intermediate_size", schema::COUNT, &super::super::keys::count)?;
                 vec![given.unwrap_or(4 * shape.hidden); shape.layers]
@@ -127,6 +129,23 @@ impl FeedForwardHyper {
             sub_norm: self.sub_norm.then(|| model.norms.layer(contract, i, "ffn_sub_norm", inner)),
         }
     }
+}
+
+/// LFM2's width: see [`schema::AUTO_ADJUSTED`].
+fn auto_adjusted(fields: &mut Fields<'_, '_, '_>) -> Result<usize, Reported> {
+    /// transformers' default of `block_multiple_of`.
+    const MULTIPLE: usize = 256;
+    let size = fields.count("intermediate_size")?;
+    let keys = &mut *fields.keys;
+    let on = keys.flag(schema::AUTO_ADJUSTED)?.unwrap_or(true);
+    let none = keys.is_null("block_ffn_dim_multiplier");
+    let factor = keys.positive("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+    let multiple = keys.count("block_multiple_of")?.unwrap_or(MULTIPLE);
+    if !on {
+        return Ok(size);
+    }
+    let size = 2 * size / 3;
+    Ok(if none { size } else { ((factor * size as f64) as usize).next_multiple_of(multiple) })
 }
 
 /// From the share of a normal distribution that is to be dropped to standard deviations above its mean.
@@ -203,7 +222,8 @@ impl MoeHyper {
             }
         };
         let layout = fields.choice("experts_layout")?.unwrap_or_else(|| "out, in".to_owned());
-        let layout = ExpertsLayout { transposed: layout != "out, in", in_turn: layout == "in, out in turn" };
+        let transposed = (layout != "in, out or out, in").then_some(layout != "out, in");
+        let layout = ExpertsLayout { transposed, in_turn: layout == "in, out in turn" };
         let scoring = match fields.choice("scoring_func")?.as_deref() {
             Some("sigmoid") => Scoring::Sigmoid,
             Some("softmax of chosen") => Scoring::SoftmaxOfChosen,
@@ -268,8 +288,9 @@ impl MoeHyper {
             experts_out: model.norms.layer(contract, i, "experts_out_norm", hidden),
             shared_out: model.norms.layer(contract, i, "dense_out_norm", hidden),
         });
-        let first = contract.layer_name(i, "expert_gate", &[("{expert}", 0)]);
-        let fused = contract.names_role("experts_gate_up") && first.is_none_or(|name| !contract.has(&name));
+        let here = |role| contract.layer_name(i, role, &[]).is_some_and(|name| contract.has(&name));
+        let fused = contract.names_role("experts_gate_up")
+            && (!contract.names_role("expert_gate") || here("experts_gate_up") || here("experts_down"));
         let experts = (0..self.experts).map(|e| {
             if fused {
                 self.fused(contract, i, e, model, activation)
@@ -334,8 +355,20 @@ impl MoeHyper {
     /// An expert in tensors that hold all of them.
     fn fused(&self, contract: &mut Contract<'_>, i: usize, e: usize, model: &Hyper, activation: Activation) -> Mlp {
         let (hidden, inner) = (model.hidden_size, self.intermediate_size[i]);
+        let transposed = self.layout.transposed.unwrap_or_else(|| {
+            let stored = |role, shape: [usize; 2]| {
+                let shape = [self.experts, shape[0], shape[1]];
+                contract.layer_name(i, role, &[]).is_some_and(|name| contract.shape(&name) == Some(&shape))
+            };
+            let square = inner == hidden;
+            !(if square {
+                stored("experts_gate_up", [2 * inner, hidden])
+            } else {
+                stored("experts_down", [hidden, inner])
+            })
+        });
         let mut linear = |role: &str, shape: [usize; 2], slice: Option<Slice>| {
-            let layout = Layout { slice, expert: Some((e, self.experts)), transposed: self.layout.transposed };
+            let layout = Layout { slice, expert: Some((e, self.experts)), transposed };
             let weight: Weight = contract.part(i, role, &shape, layout);
             let layout = Layout { transposed: false, ..layout };
             let bias = self.bias.then(|| contract.part(i, &format!("{role}_bias"), &shape[..1], layout));

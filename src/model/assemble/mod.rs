@@ -27,8 +27,11 @@ pub struct Hyper {
     vocab_size: usize,
     hidden_size: usize,
     layers: usize,
+    /// Layers that predict further tokens, which stand after the others.
+    mtp_layers: usize,
     max_position_embeddings: usize,
-    tied: bool,
+    /// Nothing where that hangs on whether a head is stored.
+    tied: Option<bool>,
     head_bias: bool,
     embed_scale: f64,
     logit_scale: f64,
@@ -144,7 +147,10 @@ impl Hyper {
             Some(_) => fields.count("max_position_embeddings"),
             None => Ok(u32::MAX as usize),
         };
-        let tied = fields.flag("tie_word_embeddings");
+        let tied = fields.get("tie_word_embeddings", schema::FLAG, &serde_json::Value::as_bool);
+        let stored_decides = fields.rule("tie_word_embeddings").is_some();
+        let tied = tied.map(|tied| tied.or((!stored_decides).then_some(false)));
+        let mtp_layers = fields.some_count("num_mtp_layers");
         let norms = Norms::read(fields);
         let transposed = fields.flag("transposed")?;
         let (parallel, shared_branch_norm) = (fields.flag("parallel")?, fields.flag("shared_branch_norm")?);
@@ -179,6 +185,7 @@ impl Hyper {
             vocab_size: vocab_size?,
             hidden_size: shape.hidden,
             layers,
+            mtp_layers: mtp_layers?.unwrap_or(0),
             max_position_embeddings: shape.max,
             tied: tied?,
             head_bias,
@@ -203,7 +210,7 @@ impl Hyper {
 
     /// Gives every part its tensors.
     pub fn plan(self, contract: &mut Contract<'_>) -> Plan {
-        contract.set_layers(self.layers);
+        contract.set_layers(self.layers, self.mtp_layers);
         let embed_shape = [self.vocab_size, self.hidden_size];
         let embed = contract.model("embed", &embed_shape);
         let position_shape = [self.max_position_embeddings, self.hidden_size];
@@ -217,8 +224,9 @@ impl Hyper {
         let norm = self.norms.of(Some(weight), bias, self.hidden_size);
         // A tied checkpoint may store the head as well: it is then accounted for, and compared with the embedding.
         let stored = contract.model_name("head").is_some_and(|name| contract.has(&name));
-        let head = (!self.tied || stored).then(|| contract.model("head", &embed_shape));
-        let weight = head.filter(|_| !self.tied).unwrap_or_else(|| embed.clone());
+        let tied = self.tied.unwrap_or(!stored);
+        let head = (!tied || stored).then(|| contract.model("head", &embed_shape));
+        let weight = head.filter(|_| !tied).unwrap_or_else(|| embed.clone());
         let bias = self.head_bias.then(|| contract.model("head_bias", &embed_shape[..1]));
         Plan {
             vocab_size: self.vocab_size,
@@ -234,7 +242,7 @@ impl Hyper {
             norm,
             head: Head {
                 linear: Linear { weight, bias },
-                tied: self.tied,
+                tied,
                 logit_scale: self.logit_scale,
                 logits_scaling: self.logits_scaling,
                 final_logit_softcapping: self.final_logit_softcapping,

@@ -52,6 +52,15 @@ impl RecurrentHyper {
             let message = format!("expected a divisor of the number of heads ({heads}), found {groups}");
             return Err(fields.wrong("state_groups", message));
         }
+        let inner = heads * head_dim;
+        if let Some(expand) = fields.some_count("expand")?
+            && mamba
+            && expand * shape.hidden != inner
+        {
+            let message =
+                format!("expected what gives heads times head_dim ({inner}) with hidden_size, found {expand}");
+            return Err(fields.wrong("expand", message));
+        }
         let (low, high) = time_step_limit(fields)?;
         let activation = match fields.field("conv_act") {
             Some(_) => fields.activation("conv_act")?,
