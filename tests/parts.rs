@@ -121,6 +121,20 @@ impl Maker {
         linears
     }
 
+    /// A vector of every other element of a row of a matrix, which counts as elements one after the other, or as rows.
+    fn every_other(&mut self, name: &str, n: usize, by_rows: bool) -> Weight {
+        if self.lie == Lie::Plain {
+            return self.vector(name, n);
+        }
+        let mut all = vec![f32::NAN; 3 * 2 * n];
+        let part = values(name, n, 0.0, 0.5);
+        part.iter().enumerate().for_each(|(i, &v)| all[2 * n + 1 + 2 * i] = v);
+        self.store(name, &[3, 2 * n], &all);
+        let base = if by_rows { 1 } else { 2 * n };
+        let part = Part { stored: vec![3, 2 * n], base, first: 1, block: 1, stride: 2, transposed: by_rows };
+        Weight { name: name.to_owned(), shape: vec![n], part: Some(Box::new(part)) }
+    }
+
     fn norm(&mut self, name: &str, n: usize, size: usize) -> Norm {
         let weight = Some(self.weight(name, &[n], 1.0, 0.25));
         Norm { weight, further: vec![], bias: None, eps: 1e-5, kind: NormKind::Rms, offset: 0.0, size }
@@ -281,9 +295,12 @@ fn mixture(make: &mut Maker) -> Plan {
         let layout = Layout { stored: [3, HIDDEN, 2 * INNER], transposed: true, places: &[(0, 1, 2), (1, 1, 2)] };
         let parts = [(format!("gate{e}"), INNER), (format!("up{e}"), INNER)];
         let parts: Vec<_> = parts.iter().map(|(name, n)| (name.as_str(), *n)).collect();
-        let mut both = make.fused(&format!("0.expert{e}"), &parts, HIDDEN, layout).into_iter();
+        let mut both = make.fused(&format!("0.expert{e}"), &parts, HIDDEN, layout);
         let clamp = Some(Clamp { alpha: 1.7, limit: 0.8 });
         let mlp = make.mlp(&format!("0.e{e}"), HIDDEN);
+        let biases = [false, true].map(|by_rows| make.every_other(&format!("0.e{e}.{by_rows}"), INNER, by_rows));
+        both.iter_mut().zip(biases).for_each(|(linear, bias)| linear.bias = Some(bias));
+        let mut both = both.into_iter();
         Mlp { gate: both.next(), up: both.next().unwrap(), clamp, ..mlp }
     });
     let experts = experts.collect();
@@ -302,7 +319,7 @@ fn mixture(make: &mut Maker) -> Plan {
         kv_a_norm: make.norm("kv_a_norm", 7, 7),
         kv_b: make.linear("kv_b", 4 * 7, 7, false),
         o: make.linear("mla_o", HIDDEN, 12, false),
-        temperature: Some(Temperature { beta: 0.3, floor_scale: 3.0, offset: 0.0 }),
+        temperature: Some(Temperature { beta: 0.3, floor_scale: 3.0, offset: 0.0, slots: false }),
     };
     let experts = (0..8).map(|e| {
         let layout = Layout { stored: [3, 2 * INNER, HIDDEN], transposed: false, places: &[(0, 24, 24), (24, 24, 24)] };
@@ -322,7 +339,7 @@ fn mixture(make: &mut Maker) -> Plan {
 
     let mut attention = make.attention("2");
     attention.rope = None;
-    attention.temperature = Some(Temperature { beta: 0.1, floor_scale: 2.0, offset: 1.0 });
+    attention.temperature = Some(Temperature { beta: 0.1, floor_scale: 2.0, offset: 1.0, slots: true });
     attention.spec.attention_chunk_size = Some(4);
     let router_2 =
         Router { weights_input: true, num_experts_per_tok: 1, ..router(make, "router2", 3, Scoring::Sigmoid) };
