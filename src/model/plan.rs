@@ -54,8 +54,8 @@ pub struct Weight {
 
 /// Where a weight `[out, in]` (or `[out]`) lies in a stored tensor.
 ///
-/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (a vector is
-/// one column per element here: `[n, 1]`). Output `o` of the weight is entry
+/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows; that of a
+/// vector which isn't `transposed` as one column of all its elements. Output `o` of the weight is entry
 /// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
 /// `i` is the stored row `base + i`. Else `base` is added to the row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -278,6 +278,9 @@ pub struct Temperature {
     pub floor_scale: f64,
     /// 1 in Llama 4, else 0.
     pub offset: f64,
+    /// It counts the tokens before instead of looking at the positions (Llama 4).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slots: bool,
 }
 
 /// On each head by itself (`[head_dim]`), or on all of them together.
