@@ -20,7 +20,6 @@ use crate::ops::rope::RopeTable;
 use crate::ops::{Float, Matrix};
 use anyhow::Result;
 use compute::Compute;
-pub use recurrent::floats as recurrent_floats;
 use std::ops::Range;
 use std::sync::Arc;
 
