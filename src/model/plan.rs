@@ -54,8 +54,8 @@ pub struct Weight {
 
 /// Where a weight `[out, in]` (or `[out]`) lies in a stored tensor.
 ///
-/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (a vector is
-/// one column per element here: `[n, 1]`). Output `o` of the weight is entry
+/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (for a vector
+/// that isn't transposed each element is a row: `[n, 1]`). Output `o` of the weight is entry
 /// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
 /// `i` is the stored row `base + i`. Else `base` is added to the row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
