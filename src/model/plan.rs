@@ -278,6 +278,9 @@ pub struct Temperature {
     pub floor_scale: f64,
     /// 1 in Llama 4, else 0.
     pub offset: f64,
+    /// A token's position is its place in the sequence (its slot of a cache), whatever position it was given (Llama 4).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_slot: bool,
 }
 
 /// On each head by itself (`[head_dim]`), or on all of them together.
