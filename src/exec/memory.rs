@@ -1,6 +1,6 @@
 //! How much memory a pass takes, known before it starts.
 
-use super::driver::{PIECE_BYTES, recurrent_floats};
+use super::driver::{PIECE_BYTES, recurrent};
 use super::weights::{self, AHEAD};
 use crate::checkpoint::Source;
 use crate::model::plan::{FeedForward, Layer, Linear, Mixer, Mlp, Moe, Plan};
@@ -34,7 +34,7 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     let (mut kept, mut head) = (0, 0);
     for layer in &plan.layers {
         kept += total * kept_of_token(&layer.mixer);
-        if let Some((_, of_session)) = recurrent_floats(&layer.mixer, plan.hidden_size) {
+        if let Some((_, of_session)) = recurrent::floats(&layer.mixer, plan.hidden_size) {
             kept += sequences * of_session as u64;
         }
         let widths = layer.mixer.attention_spec().map_or(0, |spec| spec.head_dim + spec.v_head_dim());
@@ -95,7 +95,7 @@ fn mixer_row(layer: &Layer, hidden: usize) -> usize {
     let extra = extra_row(layer, hidden);
     let spec = match layer.mixer.attention_spec() {
         Some(spec) => spec,
-        None => return extra + recurrent_floats(&layer.mixer, hidden).map_or(0, |(of_token, _)| of_token),
+        None => return extra + recurrent::floats(&layer.mixer, hidden).map_or(0, |(of_token, _)| of_token),
     };
     let q = spec.num_attention_heads * spec.head_dim;
     let o = spec.num_attention_heads * spec.v_head_dim();

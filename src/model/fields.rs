@@ -16,7 +16,7 @@ pub struct Fields<'p, 'k, 'c> {
 }
 
 /// Fields that a folder of several models decides for all of them.
-const OUTER: [&str; 1] = ["tie_word_embeddings"];
+pub const OUTER: [&str; 1] = ["tie_word_embeddings"];
 
 impl<'p> Fields<'p, '_, '_> {
     pub fn field(&self, name: &str) -> Option<&'p Field> {
@@ -86,6 +86,9 @@ impl<'p> Fields<'p, '_, '_> {
         }
         if let Some((value, _)) = found {
             return Ok(Some(value));
+        }
+        if null && field.null_is_none {
+            return Ok(None);
         }
         match (&field.null_from, constant(&field.default), &field.default_from) {
             (Some(other), ..) if null => self.get(other, expected, parse),

@@ -658,6 +658,15 @@ impl Plan {
         sha256_hex(&json)
     }
 
+    /// The first token that a run of text alone can't have, as a sentence.
+    pub fn placeholder(&self, tokens: &[u32]) -> Option<String> {
+        let (at, token, key) =
+            tokens.iter().enumerate().find_map(|(at, t)| self.placeholder_tokens.get(t).map(|key| (at, t, key)))?;
+        let kinds = [("image", "an image"), ("video", "a video"), ("audio", "a sound")];
+        let kind = kinds.into_iter().find(|(part, _)| key.contains(part)).map_or("no text", |(_, kind)| kind);
+        Some(format!("token {at}: {token} stands for {kind} ({key} in the config), and a run of text alone has none"))
+    }
+
     /// Elements of all weights that the plan uses, a tied head counted once.
     pub fn parameters(&self) -> u64 {
         let mut total = 0u64;

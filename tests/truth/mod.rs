@@ -15,7 +15,11 @@ fn root(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
-/// Names of all fixtures, and at least so many that a lost folder is noticed.
+/// Fixtures that are refused: BitNet's quantised ones.
+const REFUSED: [&str; 3] = ["bitnet-online", "bitnet-packed", "bitnet-divisor"];
+
+/// Names of all fixtures, and at least so many that a lost folder is noticed; with the environment variable
+/// `ORACLE_FIXTURE` those whose names start with one of its words.
 pub fn fixtures() -> Vec<String> {
     let folders = std::fs::read_dir(root("fixtures")).expect("fixtures/ exists");
     let mut names: Vec<String> = folders
@@ -24,11 +28,10 @@ pub fn fixtures() -> Vec<String> {
         .map(|entry| entry.file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(names.len() >= 130, "one or more fixtures for each pack, found {names:?}");
-    // While working on one family: the beginning of its fixtures' names.
-    if let Ok(only) = std::env::var("ORACLE_FIXTURE") {
-        names.retain(|name| name.starts_with(&only));
-        assert!(!names.is_empty(), "ORACLE_FIXTURE={only}: no fixture is called like that");
+    assert!(names.len() >= 12, "at least three fixtures for each of four packs, found {names:?}");
+    names.retain(|name| !REFUSED.contains(&name.as_str()));
+    if let Ok(wanted) = std::env::var("ORACLE_FIXTURE") {
+        names.retain(|name| wanted.split_whitespace().any(|start| name.starts_with(start)));
     }
     names
 }

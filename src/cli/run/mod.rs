@@ -153,7 +153,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let injection = args.inject.as_deref().map(|name| injected(name, plan)).transpose()?;
     let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
     for prompt in &prompts {
-        prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
+        prompt.check_tokens(plan).with_context(|| survey.path.display().to_string())?;
         args.chunks.iter().try_for_each(|chunks| chunks.check(prompt))?;
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;

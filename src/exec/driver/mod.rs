@@ -21,7 +21,6 @@ use crate::ops::{Float, Matrix};
 use anyhow::Result;
 use compute::Compute;
 use ends::Embedded;
-pub use recurrent::floats as recurrent_floats;
 use std::ops::Range;
 use std::sync::Arc;
 
