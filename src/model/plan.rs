@@ -196,6 +196,7 @@ pub struct Layer {
 /// Where tokens meet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum Mixer {
     Attention(Attention),
     LatentAttention(LatentAttention),
@@ -445,6 +446,7 @@ impl GatedDelta {
 /// What follows the mixer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum FeedForward {
     Dense(Mlp),
     Moe(Box<Moe>),
