@@ -87,6 +87,9 @@ impl<'p> Fields<'p, '_, '_> {
         if let Some((value, _)) = found {
             return Ok(Some(value));
         }
+        if null && field.null_is_none {
+            return Ok(None);
+        }
         match (&field.null_from, constant(&field.default), &field.default_from) {
             (Some(other), ..) if null => self.get(other, expected, parse),
             (_, Some(value), _) => Ok(Some(value)),

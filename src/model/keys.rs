@@ -19,7 +19,7 @@ pub struct Keys<'a> {
     path: String,
     map: &'a Map<String, Value>,
     used: BTreeSet<&'a str>,
-    /// Of objects in this one, the keys that were read as `object.key`.
+    /// Of objects in this one that weren't read as a whole, the keys that were read as `object.key`.
     used_inside: BTreeMap<&'a str, BTreeSet<&'a str>>,
     /// Keys that were looked for and are not there.
     absent: BTreeSet<String>,
@@ -66,7 +66,6 @@ impl<'a> Keys<'a> {
     pub fn raw(&mut self, key: &str) -> Option<&'a Value> {
         if let Some((object, key)) = key.split_once('.') {
             let (name, inside) = self.map.get_key_value(object)?;
-            self.used.insert(name);
             let used = self.used_inside.entry(name).or_default();
             let (key, value) = inside.as_object()?.get_key_value(key)?;
             used.insert(key);
@@ -87,6 +86,13 @@ impl<'a> Keys<'a> {
     /// Marks every key as read, for when what they mean can't be known.
     pub fn read_all(&mut self) {
         self.used.extend(self.map.keys().map(String::as_str));
+    }
+
+    /// Marks these keys as read.
+    pub fn read_all_of(&mut self, names: &[&str]) {
+        for name in names {
+            self.raw(name);
+        }
     }
 
     pub fn is_null(&self, key: &str) -> bool {
@@ -136,7 +142,8 @@ impl<'a> Keys<'a> {
 
     /// Keys that were not read.
     pub fn unread(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
-        self.map.iter().map(|(k, v)| (k.as_str(), v)).filter(|(k, _)| !self.used.contains(k))
+        let unread = |key: &str| !self.used.contains(key) && !self.used_inside.contains_key(key);
+        self.map.iter().map(|(k, v)| (k.as_str(), v)).filter(move |(k, _)| unread(k))
     }
 
     /// The key that was looked for in vain and that `key` is most likely a slip of the pen for.
@@ -151,7 +158,7 @@ impl<'a> Keys<'a> {
     /// Reports each unread key as one that might change the result.
     pub fn close(mut self) -> Vec<Problem> {
         let mut unread: Vec<(String, &Value)> = self.unread().map(|(key, value)| (key.to_owned(), value)).collect();
-        for (object, used) in &self.used_inside {
+        for (object, used) in self.used_inside.iter().filter(|(object, _)| !self.used.contains(*object)) {
             let inside = self.map.get(*object).and_then(Value::as_object).into_iter().flatten();
             let left = inside.filter(|(key, _)| !used.contains(key.as_str()));
             unread.extend(left.map(|(key, value)| (format!("{object}.{key}"), value)));

@@ -87,6 +87,8 @@ pub struct Field {
     pub default_from: Option<String>,
     /// The field whose value holds where the key is `null` (without it, `null` is as good as absent).
     pub null_from: Option<String>,
+    /// `null` means that the model has no such thing, whatever holds where the key is absent.
+    pub null_is_none: bool,
     /// The value for every model of the family.
     pub value: Option<toml::Value>,
     /// A named rule: `model::schema` lists them.
@@ -97,7 +99,7 @@ pub struct Field {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected the name of a config key, or a table of key, default, default_from, null_from, value and rule"
+    expecting = "expected the name of a config key, or a table of key, default, default_from, null_from, null_is_none, value and rule"
 )]
 enum FieldText {
     Key(String),
@@ -111,6 +113,8 @@ struct FieldTable {
     default: Option<toml::Value>,
     default_from: Option<String>,
     null_from: Option<String>,
+    #[serde(default)]
+    null_is_none: bool,
     value: Option<toml::Value>,
     rule: Option<String>,
 }
@@ -154,9 +158,9 @@ impl From<FieldText> for Field {
     fn from(text: FieldText) -> Self {
         match text {
             FieldText::Key(key) => Field { keys: vec![key], ..Field::default() },
-            FieldText::Table(FieldTable { key, default, default_from, null_from, value, rule }) => {
+            FieldText::Table(FieldTable { key, default, default_from, null_from, null_is_none, value, rule }) => {
                 let keys = key.map_or_else(Vec::new, Vec::from);
-                Field { keys, default, default_from, null_from, value, rule }
+                Field { keys, default, default_from, null_from, null_is_none, value, rule }
             }
         }
     }

@@ -31,6 +31,9 @@ pub struct Expected<'a> {
     pub default_partial_rotary_factor: f64,
     pub max_position_embeddings: usize,
     pub interleaved: bool,
+    /// Only `default` and `longrope` are known, `su` and `yarn` mean the latter, and the trained length stands beside the
+    /// object (Phi-3).
+    pub longrope: bool,
     /// Latent attention rotates this part of a head, as `qk_rope_head_dim` says.
     pub latent: Option<usize>,
 }
@@ -51,14 +54,24 @@ pub fn read(keys: &mut Keys<'_>, expected: &Expected<'_>) -> Result<Table, Repor
     read_object(keys, name, map, expected)
 }
 
-/// Reads two tables, for full attention and for sliding layers: from an object for each inside `rope_parameters`, or one
-/// object for both. Where `local`, the sliding layers have `rope_local_base_freq` and no scaling in the old spelling.
-/// Nothing for a type whose object is `null`.
+/// What one RoPE object, or none, means where there are two kinds of layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flat {
+    /// Nothing: there must be an object for each.
+    Refused,
+    /// The sliding layers have the same base and no scaling.
+    Unscaled,
+    /// The sliding layers have `rope_local_base_freq` and no scaling.
+    Local,
+}
+
+/// Reads two tables, for full attention and for sliding layers: from an object for each inside `rope_parameters`, or from
+/// one object. Nothing for a type whose object is `null`.
 pub fn read_pair(
     keys: &mut Keys<'_>,
     full: &Expected<'_>,
     sliding: &Expected<'_>,
-    local: bool,
+    flat: Flat,
 ) -> Result<(Option<Table>, Option<Table>), Reported> {
     let (name, map) = object(keys)?;
     if map.values().any(Value::is_object) {
@@ -76,6 +89,11 @@ pub fn read_pair(
             let null = inner.is_null(kind);
             match inner.object(kind)? {
                 None if null => Ok(None),
+                Some(object) if object.get("truncate").is_some_and(|truncate| *truncate != Value::Bool(true)) => {
+                    let message =
+                        "truncate has no effect in an object of one layer type, so what is meant can't be known";
+                    Err(inner.report("rope-value", kind, message))
+                }
                 Some(object) => read_object(&mut inner, kind, object, expected).map(Some),
                 None => Err(inner.report("rope-value", kind, "missing; the layers of this type need it")),
             }
@@ -84,16 +102,16 @@ pub fn read_pair(
         keys.add_problems(inner.close());
         return Ok((tables.0?, tables.1?));
     }
-    let table = read_object(keys, name, map, full)?;
-    if !local {
-        // The head's width may differ.
-        let other = Table {
-            rope: Rope { dim: sliding.head_dim * table.rope.dim / full.head_dim, ..table.rope.clone() },
-            ..table.clone()
-        };
-        return Ok((Some(table), Some(other)));
+    if flat == Flat::Refused {
+        keys.read_all_of(&KEYS);
+        let message = "expected an object with one for full_attention and one for sliding_attention";
+        return Err(keys.report("rope-value", "rope_parameters", message));
     }
-    let base = keys.read(LOCAL, "a number greater than one", theta)?.unwrap_or(10_000.0);
+    let table = read_object(keys, name, map, full)?;
+    let base = match flat {
+        Flat::Local => keys.read(LOCAL, "a number greater than one", theta)?.unwrap_or(10_000.0),
+        _ => table.rope.rope_theta,
+    };
     let rope = Rope {
         dim: sliding.head_dim,
         rope_theta: base,
@@ -176,11 +194,16 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Res
         (Ok(new), Ok(old)) => same(keys, "rope_type", new, old).map(|kind| kind.unwrap_or("default")),
         _ => Err(Reported),
     };
+    let longrope = outer.expected.longrope;
+    if longrope {
+        top.raw(ORIGINAL);
+    }
     let kind = kind.and_then(|kind| {
-        if KINDS.contains(&kind) {
-            return Ok(kind);
+        let known: &[&str] = if longrope { &["default", "longrope", "su", "yarn"] } else { &KINDS };
+        if known.contains(&kind) {
+            return Ok(if longrope && kind != "default" { "longrope" } else { kind });
         }
-        let message = format!("unknown kind {}; known are {}", quote(kind), KINDS.join(", "));
+        let message = format!("unknown kind {}; known are {}", quote(kind), known.join(", "));
         Err(keys.report("rope-type", "rope_type", message))
     });
     let partial = partial(keys, outer.expected);
@@ -284,7 +307,7 @@ fn read_scaling(
                 required(keys.positive("low_freq_factor"), keys, "low_freq_factor"),
                 required(keys.positive("high_freq_factor"), keys, "high_freq_factor"),
             );
-            let original = original(keys, top, max);
+            let original = original(keys, top, outer);
             let (factor, low_freq_factor, high_freq_factor) = (factor?, low?, high?);
             // Llama 4 Scout has one for both: no wavelength lies between.
             if high_freq_factor < low_freq_factor {
@@ -303,7 +326,7 @@ fn read_scaling(
             let (factor, given) = (keys.positive("factor"), keys.non_negative("attention_factor"));
             let (fast, slow) = (keys.non_negative("beta_fast"), keys.non_negative("beta_slow"));
             let (mscale, mscale_all_dim) = (keys.non_negative("mscale"), keys.non_negative("mscale_all_dim"));
-            let (truncate, original) = (keys.flag("truncate"), original(keys, top, max));
+            let (truncate, original) = (keys.flag("truncate"), original(keys, top, outer));
             let original = original?;
             trained = Some(original);
             let factor = factor?.unwrap_or(max as f64 / original as f64);
@@ -328,7 +351,7 @@ fn read_scaling(
         _ => {
             let (short, long) = (divisors(keys, "short_factor", dim), divisors(keys, "long_factor", dim));
             let (factor, given, original) =
-                (keys.positive("factor"), keys.non_negative("attention_factor"), original(keys, top, max));
+                (keys.positive("factor"), keys.non_negative("attention_factor"), original(keys, top, outer));
             let original = original?;
             let factor = factor?.unwrap_or(max as f64 / original as f64);
             let attention_factor = match given? {
@@ -360,9 +383,12 @@ fn required<T>(found: Found<T>, keys: &mut Keys<'_>, key: &str) -> Result<T, Rep
 }
 
 /// The trained length: beside the RoPE object (as Phi-3 writes it), inside it, or `max_position_embeddings`.
-fn original(keys: &mut Keys<'_>, top: &mut Keys<'_>, max: usize) -> Result<usize, Reported> {
+fn original(keys: &mut Keys<'_>, top: &mut Keys<'_>, expected: &Outer<'_>) -> Result<usize, Reported> {
+    /// Phi-3's, which counts before one inside.
+    const LONGROPE: usize = 4096;
     let (inner, outer) = (keys.count(ORIGINAL), top.count(ORIGINAL));
-    let original = same(keys, ORIGINAL, inner?, outer?)?.unwrap_or(max);
+    let outer = outer?.or(expected.expected.longrope.then_some(LONGROPE));
+    let original = same(keys, ORIGINAL, inner?, outer)?.unwrap_or(expected.expected.max_position_embeddings);
     if original < 2 {
         return Err(keys.report("rope-value", ORIGINAL, format!("expected at least 2, found {original}")));
     }

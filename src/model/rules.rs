@@ -54,9 +54,12 @@ pub fn pattern(value: &Value) -> Option<Vec<LayerType>> {
 }
 
 /// `layer_types`: the key of that name (or the field's first key); without it the pack's default, a list that repeats.
-/// A second key of the field is the length of the period (`sliding_window_pattern`): all but its last layer are of the
-/// default's first type, the last one of the default's last.
+/// The field's further keys are names of the length of the period (`sliding_window_pattern`): all but its last layer are of
+/// the default's first type, the last one of the default's last. EXAONE 4 writes the period as `LLLG`. Where the default has
+/// Mamba layers, `linear_attention` means them.
 const TYPES: &str = "layer_types";
+/// `layer_types`: as before, and the last layer is one of full attention whatever they say (Gemma 4).
+const LAST_FULL: &str = "layer_types, the last one full";
 /// `layer_types`: those of `full_attn_idxs` are full attention, the others are of the default's first type.
 const FULL_ATTN_IDXS: &str = "full_attn_idxs";
 /// `layer_types`: lists inside `linear_attn_config`, counted from one.
@@ -64,7 +67,7 @@ const KDA_LAYERS: &str = "kda_layers";
 /// `layer_types`: chunked attention where `no_rope_layers` says that there is RoPE, full attention elsewhere.
 const CHUNKED_WITH_ROPE: &str = "chunked where no_rope_layers is 1";
 
-pub const LAYER_TYPES: [&str; 4] = [TYPES, FULL_ATTN_IDXS, KDA_LAYERS, CHUNKED_WITH_ROPE];
+pub const LAYER_TYPES: [&str; 5] = [TYPES, LAST_FULL, FULL_ATTN_IDXS, KDA_LAYERS, CHUNKED_WITH_ROPE];
 
 /// `sliding_window`: one window for all layers (`null`: none).
 const EVERYWHERE: &str = "sliding_window everywhere";
@@ -95,7 +98,10 @@ const SPARSE_STEP: &str = "decoder_sparse_step";
 /// `moe_layers`: the list of that name; without it every `interleave_moe_layer_step`th.
 const INTERLEAVED: &str = "interleave_moe_layer_step";
 
-pub const MOE_LAYERS: [&str; 5] = [ALL, FIRST_DENSE, NUM_DENSE, SPARSE_STEP, INTERLEAVED];
+/// `moe_layers`: all where the key of that name is true, else none.
+pub const ENABLED: &str = "enable_moe_block";
+
+pub const MOE_LAYERS: [&str; 6] = [ALL, FIRST_DENSE, NUM_DENSE, SPARSE_STEP, INTERLEAVED, ENABLED];
 
 /// `rope_layers`: where the list of that name has a 1; without it all but every `no_rope_layer_interval`th.
 const NO_ROPE_LAYERS: &str = "no_rope_layers";
@@ -103,7 +109,7 @@ const NO_ROPE_LAYERS: &str = "no_rope_layers";
 const SLIDING_ONLY: &str = "sliding layers";
 /// `rope_layers`: sliding layers alone, or all where there is no window.
 const SLIDING_OR_ALL: &str = "sliding layers, or all without a window";
-/// `rope_layers`: all where `position_embedding_type` is `rope`, none where it is `nope`.
+/// `rope_layers`: all where `position_embedding_type` is `rope`, none where it is `nope` or absent.
 const POSITION_TYPE: &str = "position_embedding_type";
 /// `rope_layers`: none.
 const NONE: &str = "none";
@@ -113,7 +119,7 @@ pub const ROPE_LAYERS: [&str; 5] = [NO_ROPE_LAYERS, SLIDING_ONLY, SLIDING_OR_ALL
 /// The keys that a rule reads.
 pub fn keys(rule: &str) -> &'static [&'static str] {
     match rule {
-        TYPES => &["layer_types"],
+        TYPES | LAST_FULL => &["layer_types"],
         FULL_ATTN_IDXS => &["layer_types", "full_attn_idxs"],
         KDA_LAYERS => &["layer_types", "linear_attn_config.kda_layers", "linear_attn_config.full_attn_layers"],
         CHUNKED_WITH_ROPE => &["layer_types", "no_rope_layers", "no_rope_layer_interval"],
@@ -128,6 +134,7 @@ pub fn keys(rule: &str) -> &'static [&'static str] {
         INTERLEAVED => &["interleave_moe_layer_step", "moe_layers"],
         NO_ROPE_LAYERS => &["no_rope_layers", "no_rope_layer_interval"],
         POSITION_TYPE => &["position_embedding_type"],
+        ENABLED => &["enable_moe_block"],
         _ => &[],
     }
 }
@@ -141,13 +148,10 @@ pub fn layer_types(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec
     let keys = &mut *fields.keys;
     let given = types(keys, key, layers)?;
     let derived = match rule {
-        TYPES => {
-            let period = match field_keys.get(1) {
-                Some(key) => keys.read(key, schema::COUNT, |v| super::keys::count(v).or(v.is_string().then_some(0)))?,
-                None => None,
-            };
+        TYPES | LAST_FULL => {
+            let period = period(keys, field_keys.get(1..).unwrap_or_default())?;
             let (first, last) = (default[0], default[default.len() - 1]);
-            match period.filter(|&p| p > 0) {
+            match period {
                 Some(period) => (0..layers).map(|i| if (i + 1) % period == 0 { last } else { first }).collect(),
                 None => default.iter().copied().cycle().take(layers).collect(),
             }
@@ -179,7 +183,34 @@ pub fn layer_types(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec
             rope.into_iter().map(|rope| if rope { LayerType::Chunked } else { LayerType::Full }).collect()
         }
     };
-    Ok(given.unwrap_or(derived))
+    let mut types = given.unwrap_or(derived);
+    if default.contains(&LayerType::Mamba) {
+        types.iter_mut().filter(|kind| **kind == LayerType::Linear).for_each(|kind| *kind = LayerType::Mamba);
+    }
+    if rule == LAST_FULL {
+        types.iter_mut().rev().take(1).for_each(|kind| *kind = LayerType::Full);
+    }
+    Ok(types)
+}
+
+/// The length of the period under any of its names.
+fn period(keys: &mut Keys<'_>, names: &[String]) -> Result<Option<usize>, Reported> {
+    let length = |value: &Value| match value.as_str() {
+        // `LLLG`: local layers, then a global one.
+        Some(word) => word.strip_suffix('G').filter(|local| local.chars().all(|c| c == 'L')).map(|_| word.len()),
+        None => super::keys::count(value),
+    };
+    let mut found = None;
+    for name in names {
+        let expected = format!("{}, or a text like LLLG", schema::COUNT);
+        let Some(period) = keys.read(name, &expected, length)? else { continue };
+        if found.is_some_and(|other| other != period) {
+            let message = format!("differs from {}, which means the same", names[0]);
+            return Err(keys.report("config-contradiction", name, message));
+        }
+        found = Some(period);
+    }
+    Ok(found)
 }
 
 /// A list of layer types, one per layer.
@@ -228,6 +259,10 @@ pub fn windows(
         EVERYWHERE => Ok(vec![if none { None } else { window?.or(default) }; types.len()]),
         OF_SLIDING => {
             let window = if none { None } else { window?.or(default) };
+            if let (None, Some(layer)) = (window, types.iter().position(|kind| *kind == LayerType::Sliding)) {
+                let message = format!("layer {layer} is sliding_attention, but there is no window");
+                return Err(keys.report("config-contradiction", "sliding_window", message));
+            }
             Ok(types.iter().map(|kind| window.filter(|_| *kind == LayerType::Sliding)).collect())
         }
         SWITCHED => {
@@ -298,6 +333,7 @@ pub fn moe_layers(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec<
     let count = |v: &Value| v.as_u64().map(|n| n as usize);
     match rule {
         ALL => Ok(vec![true; layers]),
+        ENABLED => Ok(vec![keys.flag(ENABLED)?.unwrap_or(false); layers]),
         FIRST_DENSE | NUM_DENSE => {
             let listed = match rule {
                 FIRST_DENSE => mlp_layer_types(keys, layers)?,
@@ -358,7 +394,7 @@ pub fn rope_layers(fields: &mut Fields<'_, '_, '_>, types: &[LayerType]) -> Resu
                 "nope" => Some(false),
                 _ => None,
             })?;
-            Ok(vec![rope.unwrap_or(true); layers])
+            Ok(vec![rope.unwrap_or(false); layers])
         }
         Some(_) => Ok(vec![false; layers]),
     }

@@ -11,6 +11,19 @@ use std::collections::BTreeMap;
 
 /// `head_dim`: `hidden_size / num_attention_heads` where the config has no such key.
 pub const HEAD_DIM: &str = "hidden_size / num_attention_heads";
+/// `num_key_value_heads`: the key counts with `new_decoder_architecture`; without it there is one where `multi_query` is true,
+/// else one for each head (Falcon).
+pub const MULTI_QUERY: &str = "multi_query";
+/// `parallel`: as the key says, and never otherwise with `new_decoder_architecture` (Falcon).
+pub const NEW_DECODER: &str = "new_decoder_architecture";
+/// `shared_branch_norm`: but with `new_decoder_architecture`, where `num_ln_in_parallel_attn` isn't 1 (Falcon).
+pub const NUM_LN: &str = "num_ln_in_parallel_attn";
+/// `full_head_dim`: `per_layer_config` gives it together with `full_num_key_value_heads`, where the config has one (Gemma 4).
+pub const PER_LAYER_CONFIG: &str = "per_layer_config";
+/// `activation_sparsity_pattern`: 0.95 on the first ten layers of more where the config has no such key (Gemma 3n).
+pub const TEN_SPARSE: &str = "0.95 on ten layers";
+/// `state_head_dim`: the quotient where the config has no such key or says `auto`.
+pub const EXPANDED: &str = "expand * hidden_size / state_heads";
 /// `intermediate_size`: four times `hidden_size` where the config has no such key.
 pub const FOUR_TIMES: &str = "4 * hidden_size";
 /// `intermediate_size`: two thirds of the key's value, times `block_ffn_dim_multiplier`, rounded up to a multiple of
@@ -26,9 +39,14 @@ pub const ROOT: &str = "sqrt(hidden_size)";
 pub const ROPE: &str = "rope_parameters";
 /// `rope`: as before, for a family whose default is not plain RoPE: a config without the object is refused.
 pub const ROPE_NEEDED: &str = "rope_parameters, needed";
-/// `rope`: see [`super::rope::read_pair`].
+/// `rope`: as `rope_parameters`, where `su` and `yarn` mean `longrope` and no other kind is known, and
+/// `original_max_position_embeddings` stands beside the object, 4096 without it (Phi-3).
+pub const ROPE_LONG: &str = "rope_parameters, longrope under any name";
+/// `rope`: a table for full attention and one for sliding layers, from an object for each inside `rope_parameters`.
 pub const ROPE_BY_TYPE: &str = "rope_parameters by layer type";
-/// `rope`: as before, the sliding layers having `rope_local_base_freq` and no scaling in the old spelling.
+/// `rope`: as before; in the old spelling the sliding layers have the base and no scaling.
+pub const ROPE_UNSCALED: &str = "rope_parameters, sliding layers unscaled";
+/// `rope`: as before; in the old spelling the sliding layers have `rope_local_base_freq` and no scaling.
 pub const ROPE_LOCAL: &str = "rope_parameters and rope_local_base_freq";
 
 /// What numbers may be, for messages.
@@ -335,7 +353,11 @@ fn is_role(role: &str) -> bool {
 /// The keys that a rule reads beside the field's own.
 pub fn keys_of_rule(rule: Option<&str>) -> &'static [&'static str] {
     match rule {
-        Some(ROPE | ROPE_NEEDED | ROPE_BY_TYPE | ROPE_LOCAL) => &rope::KEYS,
+        Some(ROPE | ROPE_NEEDED | ROPE_LONG | ROPE_BY_TYPE | ROPE_UNSCALED | ROPE_LOCAL) => &rope::KEYS,
+        Some(MULTI_QUERY) => &["multi_query", "new_decoder_architecture"],
+        Some(NEW_DECODER) => &["new_decoder_architecture"],
+        Some(NUM_LN) => &["num_ln_in_parallel_attn", "new_decoder_architecture"],
+        Some(PER_LAYER_CONFIG) => &["per_layer_config"],
         Some(AUTO_ADJUSTED) => &[AUTO_ADJUSTED, "block_ffn_dim_multiplier", "block_multiple_of"],
         Some(ROTARY_DIM) => &["rotary_dim"],
         Some(rule) => rules::keys(rule),
@@ -372,18 +394,24 @@ pub fn check(pack: &Pack) -> Result<(), String> {
 }
 
 fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, Field>) -> Result<(), String> {
-    let Field { keys, default, default_from, null_from, value, rule } = field;
+    let Field { keys, default, default_from, null_from, null_is_none, value, rule } = field;
     let has_key = !keys.is_empty();
     if let Some(rule) = rule {
         let rules: &[&str] = match (kind, name) {
             (Kind::Count, "head_dim") => &[HEAD_DIM],
+            (Kind::Count, "full_head_dim") => &[PER_LAYER_CONFIG],
+            (Kind::Count, "num_key_value_heads") => &[MULTI_QUERY],
             (Kind::Count, "intermediate_size") => &[FOUR_TIMES, AUTO_ADJUSTED],
+            (Kind::Count, "state_head_dim") => &[EXPANDED],
             (Kind::Flag, "tie_word_embeddings") => &[UNLESS_STORED],
+            (Kind::Flag, "parallel") => &[NEW_DECODER],
+            (Kind::Flag, "shared_branch_norm") => &[NUM_LN],
+            (Kind::Number, "activation_sparsity_pattern") => &[TEN_SPARSE],
             (Kind::Share, _) => &[ROTARY_DIM],
             (Kind::Positive, "embed_scale") => &[ROOT],
             (Kind::LayerTypes, _) => &rules::LAYER_TYPES,
             (Kind::Window, _) => &rules::WINDOWS,
-            (Kind::Rope, _) => &[ROPE, ROPE_NEEDED, ROPE_BY_TYPE, ROPE_LOCAL],
+            (Kind::Rope, _) => &[ROPE, ROPE_NEEDED, ROPE_LONG, ROPE_BY_TYPE, ROPE_UNSCALED, ROPE_LOCAL],
             (Kind::Layers, "moe_layers") => &rules::MOE_LAYERS,
             (Kind::Layers, _) => &rules::ROPE_LAYERS,
             _ => &[],
@@ -403,15 +431,20 @@ fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, 
         if sources.into_iter().filter(|&given| given).count() != 1 {
             return Err("exactly one of key, value and rule says where it comes from".into());
         }
-        let fallbacks = [default.is_some(), default_from.is_some(), has_key && rule.is_some()];
+        // A default beside these rules holds where the key is absent: they are for `null`, or read another key.
+        let beside = matches!(rule.as_deref(), Some(HEAD_DIM | PER_LAYER_CONFIG | NEW_DECODER));
+        let fallbacks = [default.is_some(), default_from.is_some(), has_key && rule.is_some() && !beside];
         let fallbacks = fallbacks.into_iter().filter(|&given| given).count();
         if fallbacks > 1 {
             return Err("at most one of default, default_from and rule says what holds without the key".into());
         }
+        if *null_is_none && (null_from.is_some() || !has_key || matches!(kind, Kind::Count | Kind::Flag)) {
+            return Err("null_is_none: the plan needs a value, or none can come from a key".into());
+        }
         if value.is_some() && (fallbacks > 0 || null_from.is_some()) {
             return Err("a value for the whole family leaves nothing to default, default_from and null_from".into());
         }
-    } else if value.is_some() || default_from.is_some() || null_from.is_some() {
+    } else if value.is_some() || default_from.is_some() || null_from.is_some() || *null_is_none {
         return Err("only a rule can give this field".into());
     }
     for (entry, other) in [("default_from", default_from), ("null_from", null_from)] {
@@ -519,12 +552,13 @@ fn check_tensors(pack: &Pack) -> Result<(), String> {
     Ok(())
 }
 
-/// Parts that may have one name, since no layer has both: `self_attn.q_proj` of attention and of Kimi delta attention.
+/// Parts that may have one name, since no layer has both: `self_attn.q_proj` of attention and of Kimi delta attention,
+/// Granite 4's `shared_mlp` beside experts and without any.
 fn of_different_mixers(a: &str, b: &str) -> bool {
     let family = |role: &str| {
         ["delta_", "mamba_", "conv_"].iter().position(|prefix| role.starts_with(prefix)).map_or(0, |i| i + 1)
     };
-    let experts = |role: &str| role.starts_with("expert");
+    let experts = |role: &str| role.starts_with("expert") || role.starts_with("shared_");
     family(a) != family(b) || experts(a) != experts(b)
 }
 

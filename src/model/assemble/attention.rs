@@ -4,7 +4,7 @@ use super::super::contract::{Contract, Slice};
 use super::super::fields::Fields;
 use super::super::keys::{Keys, Reported, positive};
 use super::super::plan::{Attention, LatentAttention, Mixer, Norm, QkNorm, Temperature, Weight};
-use super::super::rope::{self, Expected, Table};
+use super::super::rope::{self, Expected, Flat, Table};
 use super::super::rules::{self, LayerType};
 use super::super::schema;
 use super::{Hyper, Norms, Shape, kind};
@@ -67,7 +67,11 @@ struct LatentHyper {
 
 /// Query heads and key/value heads.
 pub fn heads(fields: &mut Fields<'_, '_, '_>) -> Result<(usize, usize), Reported> {
-    let (heads, kv) = (fields.count("num_attention_heads"), fields.count("num_key_value_heads"));
+    let heads = fields.count("num_attention_heads");
+    let kv = match fields.rule("num_key_value_heads") {
+        Some(_) => multi_query(fields, heads),
+        None => fields.count("num_key_value_heads"),
+    };
     let (heads, kv) = (heads?, kv?);
     if heads.is_multiple_of(kv) {
         return Ok((heads, kv));
@@ -76,11 +80,27 @@ pub fn heads(fields: &mut Fields<'_, '_, '_>) -> Result<(usize, usize), Reported
     Err(fields.wrong("num_key_value_heads", message))
 }
 
+/// See [`schema::MULTI_QUERY`].
+fn multi_query(fields: &mut Fields<'_, '_, '_>, heads: Result<usize, Reported>) -> Result<usize, Reported> {
+    let new = super::new_decoder(fields);
+    let one = fields.keys.flag("multi_query");
+    let given = fields.get("num_key_value_heads", schema::COUNT, &super::super::keys::count);
+    let (new, one, given, heads) = (new?, one?.unwrap_or(true), given?, heads?);
+    Ok(match (new, one) {
+        (true, _) => given.unwrap_or(heads),
+        (false, true) => 1,
+        (false, false) => heads,
+    })
+}
+
 pub fn head_dims(fields: &mut Fields<'_, '_, '_>, hidden: usize, heads: usize) -> Result<HeadDims, Reported> {
     let given = match fields.field("head_dim") {
         // Latent attention has no single width.
         None => return Ok(HeadDims { head_dim: 0, full_head_dim: 0 }),
-        Some(field) if field.rule.is_some() => fields.get("head_dim", schema::COUNT, &super::super::keys::count)?,
+        Some(field) if field.rule.is_some() => {
+            let null = field.keys.iter().any(|key| fields.keys.is_null(key));
+            fields.get("head_dim", schema::COUNT, &super::super::keys::count)?.filter(|_| !null)
+        }
         Some(_) => Some(fields.count("head_dim")?),
     };
     let head_dim = match given {
@@ -110,7 +130,7 @@ impl AttentionHyper {
         dims: HeadDims,
     ) -> Result<(Vec<Table>, Self), Reported> {
         let latent = LatentHyper::read(fields)?;
-        let dims = match &latent {
+        let mut dims = match &latent {
             Some(l) => HeadDims { head_dim: l.nope + l.rope, full_head_dim: l.nope + l.rope },
             None => dims,
         };
@@ -119,7 +139,15 @@ impl AttentionHyper {
             return Err(fields.wrong("num_key_value_heads", message));
         }
         let k_eq_v = fields.flag("attention_k_eq_v")?;
-        let full_kv_heads = fields.some_count("full_num_key_value_heads")?.unwrap_or(kv_heads);
+        let full_kv_heads = match per_layer_config(fields, shape.types)? {
+            Some((head_dim, kv)) => {
+                fields.read_all_of(&["full_num_key_value_heads"]);
+                dims.full_head_dim = head_dim.unwrap_or(dims.head_dim);
+                kv.unwrap_or(kv_heads)
+            }
+            // It is there for layers whose values are their keys, and counts on no others.
+            None => fields.some_count("full_num_key_value_heads")?.filter(|_| k_eq_v).unwrap_or(kv_heads),
+        };
         if !heads.is_multiple_of(full_kv_heads) {
             let message = format!("expected a divisor of num_attention_heads ({heads}), found {full_kv_heads}");
             return Err(fields.wrong("full_num_key_value_heads", message));
@@ -253,6 +281,44 @@ impl AttentionHyper {
             temperature: self.temperature[i].clone(),
         }
     }
+}
+
+/// `per_layer_config`: `head_dim` and `num_key_value_heads` of the layers of full attention, which must be the same for all
+/// of them.
+fn per_layer_config(
+    fields: &mut Fields<'_, '_, '_>,
+    types: &[LayerType],
+) -> Result<Option<(Option<usize>, Option<usize>)>, Reported> {
+    const KEYS: [&str; 2] = ["head_dim", "num_key_value_heads"];
+    if fields.rule("full_head_dim") != Some(schema::PER_LAYER_CONFIG) {
+        return Ok(None);
+    }
+    let expected = "head_dim and num_key_value_heads, the same for exactly the layers of full attention";
+    fields.keys.read(schema::PER_LAYER_CONFIG, expected, |value| {
+        let map = value.as_object()?;
+        let sound = |layer: &serde_json::Value| {
+            let layer = layer.as_object()?;
+            let known = layer.keys().all(|key| KEYS.contains(&key.as_str()));
+            let [dim, kv] = KEYS.map(|key| layer.get(key).map(super::super::keys::count));
+            (known && dim != Some(None) && kv != Some(None)).then_some((dim.flatten(), kv.flatten()))
+        };
+        let mut found = None;
+        for (i, kind) in types.iter().enumerate() {
+            match (map.get(&i.to_string()), *kind == LayerType::Full) {
+                (Some(layer), true) => {
+                    let layer = sound(layer)?;
+                    if found.is_some_and(|other| other != layer) {
+                        return None;
+                    }
+                    found = Some(layer);
+                }
+                (None, false) => {}
+                _ => return None,
+            }
+        }
+        let full = types.iter().filter(|kind| **kind == LayerType::Full).count();
+        found.filter(|_| map.len() == full)
+    })
 }
 
 /// Rows and place of queries, keys and values in a fused tensor.
@@ -425,12 +491,13 @@ fn tables(
         default_partial_rotary_factor: partial_default,
         max_position_embeddings: shape.max,
         interleaved,
+        longrope: field.rule.as_deref() == Some(schema::ROPE_LONG),
         latent: latent.map(|latent| latent.rope),
     };
     let rotates =
         |i: usize| rope_layers[i] && !matches!(shape.types[i], LayerType::Linear | LayerType::Conv | LayerType::Mamba);
     match field.rule.as_deref() {
-        Some(rule @ (schema::ROPE | schema::ROPE_NEEDED)) => {
+        Some(rule @ (schema::ROPE | schema::ROPE_NEEDED | schema::ROPE_LONG)) => {
             let given = |keys: &mut Keys<'_>, key| keys.raw(key).is_some_and(|value| !value.is_null());
             if rule == schema::ROPE_NEEDED
                 && !["rope_parameters", "rope_scaling"].iter().any(|key| given(fields.keys, key))
@@ -445,9 +512,13 @@ fn tables(
             Ok((if any { vec![table] } else { Vec::new() }, ropes))
         }
         rule => {
-            let local = rule == Some(schema::ROPE_LOCAL);
+            let flat = match rule {
+                Some(schema::ROPE_LOCAL) => Flat::Local,
+                Some(schema::ROPE_UNSCALED) => Flat::Unscaled,
+                _ => Flat::Refused,
+            };
             let full = Expected { head_dim: dims.full_head_dim, ..expected.clone() };
-            let pair = rope::read_pair(fields.keys, &full, &expected, local)?;
+            let pair = rope::read_pair(fields.keys, &full, &expected, flat)?;
             let sliding = |i: usize| shape.types[i] == LayerType::Sliding || windows[i].is_some();
             let mut tables: Vec<Table> = Vec::new();
             let mut ropes = Vec::new();

@@ -86,6 +86,10 @@ impl FeedForwardHyper {
         }
         let sparsity = match fields.numbers("activation_sparsity_pattern", shape.layers)? {
             Some(shares) => sparsity(fields, &shares)?,
+            None if fields.rule("activation_sparsity_pattern").is_some() && shape.layers > 10 => {
+                let shares: Vec<f64> = (0..shape.layers).map(|i| if i < 10 { 0.95 } else { 0.0 }).collect();
+                sparsity(fields, &shares)?
+            }
             None => vec![None; shape.layers],
         };
         let (bias, sub_norm) = (fields.flag("mlp_bias")?, fields.flag("ffn_sub_norm")?);
@@ -188,7 +192,15 @@ impl MoeHyper {
         let n = shape.layers;
         let experts = fields.some_count("num_experts")?;
         let layers = rules::moe_layers(fields, n)?;
+        let switched = fields.rule("moe_layers") == Some(rules::ENABLED);
+        if switched && !layers.contains(&true) {
+            fields.read_all_of(&["num_experts_per_tok", "moe_intermediate_size"]);
+            return Ok(None);
+        }
         let Some(experts) = experts else {
+            if switched {
+                fields.count("num_experts")?;
+            }
             if fields.field("num_experts").is_some_and(|field| field.default.is_some() || field.keys.len() > 1)
                 || layers.iter().all(|&moe| moe)
             {

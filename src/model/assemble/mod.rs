@@ -153,7 +153,7 @@ impl Hyper {
         let mtp_layers = fields.some_count("num_mtp_layers");
         let norms = Norms::read(fields);
         let transposed = fields.flag("transposed")?;
-        let (parallel, shared_branch_norm) = (fields.flag("parallel")?, fields.flag("shared_branch_norm")?);
+        let (parallel, shared_branch_norm) = branches(fields)?;
         let factors = ["residual_multiplier", "logit_scale", "logits_scaling"].map(|name| fields.factor(name));
         let final_logit_softcapping = fields.positive("final_logit_softcapping");
         let (head_bias, learned_positions) = (fields.flag("head_bias")?, fields.flag("learned_positions")?);
@@ -294,6 +294,27 @@ struct Shape<'a> {
     layers: usize,
     max: usize,
     types: &'a [LayerType],
+}
+
+/// Whether attention and MLP stand side by side, and whether they then share a norm.
+fn branches(fields: &mut Fields<'_, '_, '_>) -> Result<(bool, bool), Reported> {
+    let parallel = fields.flag("parallel")?;
+    if fields.rule("parallel").is_some() && !parallel && new_decoder(fields)? {
+        return Err(fields.wrong("parallel", "contradicts new_decoder_architecture, which is parallel"));
+    }
+    let shared = match fields.rule("shared_branch_norm") {
+        Some(_) => {
+            let norms = fields.keys.count(schema::NUM_LN)?;
+            !new_decoder(fields)? || norms == Some(1)
+        }
+        None => fields.flag("shared_branch_norm")?,
+    };
+    Ok((parallel, shared))
+}
+
+/// Falcon's `new_decoder_architecture`.
+fn new_decoder(fields: &mut Fields<'_, '_, '_>) -> Result<bool, Reported> {
+    Ok(fields.keys.flag(schema::NEW_DECODER)?.unwrap_or(false))
 }
 
 fn embed_scale(fields: &mut Fields<'_, '_, '_>, hidden: Result<usize, Reported>) -> Result<f64, Reported> {

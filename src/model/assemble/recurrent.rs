@@ -41,7 +41,10 @@ impl RecurrentHyper {
         };
         let conv_kernel = count(fields, "conv_kernel", any)?;
         let heads = count(fields, "state_heads", delta || mamba)?;
-        let head_dim = count(fields, "state_head_dim", delta || mamba)?;
+        let head_dim = match fields.rule("state_head_dim") {
+            Some(_) if mamba => expanded(fields, shape.hidden, heads)?,
+            _ => count(fields, "state_head_dim", delta || mamba)?,
+        };
         let (key_heads, key_dim) = (count(fields, "state_key_heads", delta)?, count(fields, "state_key_dim", delta)?);
         if delta && !heads.is_multiple_of(key_heads) {
             let message = format!("expected a divisor of the number of value heads ({heads}), found {key_heads}");
@@ -232,6 +235,24 @@ const RECURRENT: [&str; 8] = [
     "state_groups",
     "conv_act",
 ];
+
+/// See [`schema::EXPANDED`].
+fn expanded(fields: &mut Fields<'_, '_, '_>, hidden: usize, heads: usize) -> Result<usize, Reported> {
+    let expected = format!("{}, or auto", schema::COUNT);
+    let given = fields.get("state_head_dim", &expected, &|value| {
+        let auto = value.as_str() == Some("auto");
+        super::super::keys::count(value).map(Some).or(auto.then_some(None))
+    })?;
+    let inner = fields.count("expand")? * hidden;
+    match given.flatten() {
+        Some(dim) => Ok(dim),
+        None if inner.is_multiple_of(heads) => Ok(inner / heads),
+        None => {
+            let message = format!("heads ({heads}) of {inner} columns have no common width");
+            Err(fields.wrong("state_head_dim", message))
+        }
+    }
+}
 
 /// Mamba-2's `time_step_limit`: any step above the lower end where the upper one is infinite.
 fn time_step_limit(fields: &mut Fields<'_, '_, '_>) -> Result<(f64, f64), Reported> {
