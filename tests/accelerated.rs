@@ -7,7 +7,8 @@ use checkpoint_oracle::checkpoint::Dtype;
 use checkpoint_oracle::exec::accelerated::{
     Accelerated, BACKENDS, Backend, Blocking, Gemm, Order, View, ViewMut, by_name,
 };
-use checkpoint_oracle::exec::{Kernels, reference::Reference, weights::Tile};
+use checkpoint_oracle::exec::weights::{Steps, Tile, Transposed};
+use checkpoint_oracle::exec::{Kernels, reference::Reference};
 use checkpoint_oracle::ops::Matrix;
 use checkpoint_oracle::ops::attention::{AttentionSpec, Kv};
 use truth::{fixtures, goldens, load, max_distance, other_argmax, run, spread};
@@ -151,6 +152,36 @@ fn linear_is_that_of_the_reference_at_odd_sizes_on_any_number_of_threads() {
 }
 
 #[test]
+fn transposed_weights_give_what_the_reference_gives() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    for (outputs, inputs) in [(1, 1), (97, 31), (193, 600), (385, 70)] {
+        let odd = Steps { first: 1, block: 1, stride: 2, count: outputs };
+        for (columns, cols) in [(Steps::contiguous(0, outputs), outputs), (odd, 2 * outputs)] {
+            let bytes: Vec<u8> = noise(1, inputs * cols).iter().flat_map(|w| w.to_le_bytes()).collect();
+            for tokens in [1, 5, 33] {
+                let x = Matrix::from_vec(tokens, inputs, noise(2, tokens * inputs));
+                let compute = |kernels: &dyn Kernels<f32>| {
+                    let mut out = Matrix::filled(tokens, outputs, 0.0);
+                    let half = inputs.div_ceil(2);
+                    for input in (0..inputs).step_by(half) {
+                        let rows = half.min(inputs - input);
+                        let bytes = &bytes[input * cols * 4..(input + rows) * cols * 4];
+                        let tile = Tile { decoder: Dtype::F32.decoder().unwrap(), rows, cols, bytes };
+                        pool.install(|| kernels.accumulate(&x, &Transposed { tile, input, columns }, &mut out));
+                    }
+                    out
+                };
+                let expected = compute(&Reference::default());
+                for kernels in backends() {
+                    let what = format!("{} {inputs} -> {outputs}, {tokens} tokens", kernels.engine());
+                    assert_near(&compute(&kernels), &expected, inputs, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_not_finite_comes_out_as_from_the_reference() {
     let (rows, cols, tokens) = (100, 70, 20);
     let mut weights = noise(3, rows * cols);
@@ -171,32 +202,51 @@ fn what_is_not_finite_comes_out_as_from_the_reference() {
 
 /// Heads, head size, window, slots before, tokens.
 fn check_attend(heads: (usize, usize), dim: usize, window: Option<usize>, past: usize, tokens: usize, spoil: bool) {
-    let spec = AttentionSpec {
-        num_attention_heads: heads.0,
-        num_key_value_heads: heads.1,
-        head_dim: dim,
-        scale: 1.0 / (dim as f64).sqrt(),
-        sliding_window: window,
-        ..AttentionSpec::new(1, 1, 1)
-    };
+    let spec = AttentionSpec { sliding_window: window, ..AttentionSpec::new(heads.0, heads.1, dim) };
+    check_spec(&spec, past, tokens, None, spoil);
+}
+
+fn check_spec(spec: &AttentionSpec, past: usize, tokens: usize, sinks: Option<&[f32]>, spoil: bool) {
     let slots = past + tokens;
-    let matrix = |seed, rows, heads: usize| Matrix::from_vec(rows, heads * dim, noise(seed, rows * heads * dim));
-    let mut q = matrix(1, tokens, heads.0);
-    let mut kv = Kv { first: 0, keys: matrix(2, slots, heads.1), values: matrix(3, slots, heads.1) };
+    let matrix = |seed, rows, cols: usize| Matrix::from_vec(rows, cols, noise(seed, rows * cols));
+    let (dim, kv_heads) = (spec.head_dim, spec.num_key_value_heads);
+    let mut q = matrix(1, tokens, spec.num_attention_heads * dim);
+    let (keys, values) = (matrix(2, slots, kv_heads * dim), matrix(3, slots, kv_heads * spec.v_head_dim()));
+    let mut kv = Kv { first: 0, keys, values };
     let expected = if spoil {
         // Seen by the later tokens alone.
         kv.values.row_mut(slots - 2)[0] = f32::INFINITY;
         kv.keys.row_mut(slots - 1)[0] = f32::NAN;
         q.row_mut(0)[0] = f32::NAN;
-        let expected = Reference::default().attend(&spec, &q, past, &kv, None);
+        let expected = Reference::default().attend(spec, &q, past, &kv, sinks);
         assert!(expected.row(tokens - 3).iter().all(|v| v.is_finite()), "the mask hides what comes later");
         expected
     } else {
-        Reference::default().attend(&spec, &q, past, &kv, None)
+        Reference::default().attend(spec, &q, past, &kv, sinks)
     };
     for kernels in backends() {
-        let what = format!("{} {heads:?} x {dim}, {window:?}, {past} + {tokens}", kernels.engine());
-        assert_near(&kernels.attend(&spec, &q, past, &kv, None), &expected, past + tokens + dim, &what);
+        let what = format!("{} {spec:?}, sinks {sinks:?}, {past} + {tokens}", kernels.engine());
+        assert_near(&kernels.attend(spec, &q, past, &kv, sinks), &expected, past + tokens + dim, &what);
+    }
+}
+
+#[test]
+fn attend_is_that_of_the_reference_with_chunks_caps_sinks_and_other_widths_of_values() {
+    let sinks = noise(4, 6);
+    for (past, tokens) in [(0, 17), (5, 40), (100, 33)] {
+        for v_head_dim in [None, Some(3), Some(30)] {
+            for (chunk, cap) in [(None, None), (Some(8), None), (None, Some(0.5)), (Some(64), Some(5.0))] {
+                let spec = AttentionSpec {
+                    attention_chunk_size: chunk,
+                    v_head_dim,
+                    attn_logit_softcapping: cap,
+                    ..AttentionSpec::new(6, 2, 10)
+                };
+                check_spec(&spec, past, tokens, None, false);
+                check_spec(&spec, past, tokens, Some(&sinks), false);
+                check_spec(&spec, 3, 40, Some(&sinks), true);
+            }
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 //! machine has.
 
 use checkpoint_oracle::checkpoint::Dtype;
+use checkpoint_oracle::exec::Kernels;
 use checkpoint_oracle::exec::reference::{Reference, Vectors};
-use checkpoint_oracle::exec::{Kernels, weights::Tile};
+use checkpoint_oracle::exec::weights::{Steps, Tile, Transposed};
 use checkpoint_oracle::ops::attention::{self, AttentionSpec, Kv};
 use checkpoint_oracle::ops::{Float, Level, Matrix};
 
@@ -178,44 +179,168 @@ fn zeros_subnormals_and_what_is_not_finite_are_those_of_the_definition() {
     }
 }
 
+/// The kernel's result for weights that are stored as `[in, out]`, in tiles of `tile` inputs: `columns` of a matrix of
+/// `cols`, whose other columns hold what would be noticed.
+fn accumulated<F: Vectors>(
+    level: Level,
+    dtype: &Dtype,
+    x: &Matrix<F>,
+    weights: &[f32],
+    (columns, cols): (Steps, usize),
+    tile: usize,
+) -> Vec<F> {
+    let inputs = x.cols();
+    let mut out = Matrix::filled(x.rows(), columns.count, F::ZERO);
+    for input in (0..inputs).step_by(tile) {
+        let rows = tile.min(inputs - input);
+        let mut values = vec![f32::NAN; rows * cols];
+        for (i, row) in values.chunks_exact_mut(cols).enumerate() {
+            (0..columns.count).for_each(|o| row[columns.at(o)] = weights[o * inputs + input + i]);
+        }
+        let (bytes, _) = stored(dtype, &values);
+        let tile = Tile { decoder: dtype.decoder().unwrap(), rows, cols, bytes: &bytes };
+        Reference::at(level).accumulate(x, &Transposed { tile, input, columns }, &mut out);
+    }
+    out.data().to_vec()
+}
+
+/// All columns; those of the right half; every other one; blocks of three in five.
+fn layouts(outputs: usize) -> [(Steps, usize); 4] {
+    [
+        (Steps::contiguous(0, outputs), outputs),
+        (Steps::contiguous(outputs, outputs), 2 * outputs),
+        (Steps { first: 1, block: 1, stride: 2, count: outputs }, 2 * outputs),
+        (Steps { first: 2, block: 3, stride: 5, count: outputs }, 2 * outputs + 7),
+    ]
+}
+
+fn check_accumulate<F: Vectors>(dtype: &Dtype, outputs: usize, inputs: usize, tokens: usize) {
+    let mut noise = Noise((outputs * 31 + inputs) as u32);
+    let weights = noise.values(outputs * inputs);
+    let (_, exact) = stored(dtype, &weights);
+    let x = noise.values(tokens * inputs).into_iter().map(F::from_f32).collect();
+    let x = Matrix::from_vec(tokens, inputs, x);
+    let expected = bits(&defined(&x, &exact, Sum::Ascending));
+    for level in levels() {
+        for layout in layouts(outputs) {
+            for tile in [1, 7, 256, inputs] {
+                let got = bits(&accumulated(level, dtype, &x, &weights, layout, tile));
+                assert_eq!(
+                    got, expected,
+                    "{dtype} {inputs} -> {outputs}, {tokens} tokens, {layout:?}, {tile}, {level}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn transposed_weights_give_the_bits_of_the_definition_in_every_layout_and_cut() {
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+        for (outputs, inputs) in [(1, 1), (37, 30), (129, 270), (300, 31)] {
+            check_accumulate::<f32>(&dtype, outputs, inputs, 1);
+            check_accumulate::<f32>(&dtype, outputs, inputs, 14);
+        }
+        check_accumulate::<f64>(&dtype, 37, 270, 3);
+    }
+}
+
+#[test]
+fn tiles_in_another_order_give_other_bits() {
+    let mut noise = Noise(9);
+    let (outputs, inputs) = (20, 64);
+    let x = Matrix::from_vec(2, inputs, noise.values(2 * inputs));
+    let (bytes, _) = stored(&Dtype::F32, &noise.values(outputs * inputs));
+    let columns = Steps::contiguous(0, outputs);
+    let sum = |order: [usize; 2]| {
+        let mut out = Matrix::filled(2, outputs, 0.0f32);
+        for input in order {
+            let tile = Tile { decoder: Dtype::F32.decoder().unwrap(), rows: 32, cols: outputs, bytes: &[] };
+            let tile = Tile { bytes: &bytes[input * outputs * 4..][..32 * outputs * 4], ..tile };
+            Reference::default().accumulate(&x, &Transposed { tile, input, columns }, &mut out);
+        }
+        bits(out.data())
+    };
+    assert_ne!(sum([0, 32]), sum([32, 0]));
+}
+
 fn attention_matrix<F: Float>(noise: &mut Noise, rows: usize, cols: usize) -> Matrix<F> {
     Matrix::from_vec(rows, cols, noise.values(rows * cols).into_iter().map(F::from_f32).collect())
 }
 
 /// Every head of every query by the definition.
-fn attended<F: Float>(spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>) -> Matrix<F> {
-    let mut out = Matrix::filled(q.rows(), q.cols(), F::ZERO);
+fn attended<F: Float>(spec: &AttentionSpec, q: &Matrix<F>, past: usize, kv: &Kv<F>, sinks: Option<&[F]>) -> Matrix<F> {
+    let v_dim = spec.v_head_dim();
+    let mut out = Matrix::filled(q.rows(), spec.num_attention_heads * v_dim, F::ZERO);
     for t in 0..q.rows() {
         for head in 0..spec.num_attention_heads {
-            let columns = head * spec.head_dim..(head + 1) * spec.head_dim;
-            let query = &q.row(t)[columns.clone()];
-            attention::attend(spec, head, past + t, query, kv, None, &mut Vec::new(), &mut out.row_mut(t)[columns]);
+            let query = &q.row(t)[head * spec.head_dim..][..spec.head_dim];
+            let out = &mut out.row_mut(t)[head * v_dim..][..v_dim];
+            let sink = sinks.map(|sinks| sinks[head]);
+            attention::attend(spec, head, past + t, query, kv, sink, &mut Vec::new(), out);
         }
     }
     out
 }
 
 fn check_attend<F: Vectors>(heads: (usize, usize), dim: usize, window: Option<usize>, past: usize, tokens: usize) {
-    let spec = AttentionSpec {
-        num_attention_heads: heads.0,
-        num_key_value_heads: heads.1,
-        head_dim: dim,
-        scale: 1.0 / (dim as f64).sqrt(),
-        sliding_window: window,
-        ..AttentionSpec::new(1, 1, 1)
-    };
-    let mut noise = Noise((dim + tokens * 7 + past) as u32);
-    let q = attention_matrix::<F>(&mut noise, tokens, heads.0 * dim);
+    let spec = AttentionSpec { sliding_window: window, ..AttentionSpec::new(heads.0, heads.1, dim) };
+    check_spec::<F>(&spec, past, tokens, false);
+}
+
+fn check_spec<F: Vectors>(spec: &AttentionSpec, past: usize, tokens: usize, with_sinks: bool) {
+    let (heads, kv_heads) = (spec.num_attention_heads, spec.num_key_value_heads);
+    let mut noise = Noise((spec.head_dim + tokens * 7 + past) as u32);
+    let q = attention_matrix::<F>(&mut noise, tokens, heads * spec.head_dim);
     let kv = Kv {
         first: 0,
-        keys: attention_matrix(&mut noise, past + tokens, heads.1 * dim),
-        values: attention_matrix(&mut noise, past + tokens, heads.1 * dim),
+        keys: attention_matrix(&mut noise, past + tokens, kv_heads * spec.head_dim),
+        values: attention_matrix(&mut noise, past + tokens, kv_heads * spec.v_head_dim()),
     };
-    let expected = bits(attended(&spec, &q, past, &kv).data());
+    let sinks: Vec<F> = noise.values(heads).into_iter().map(F::from_f32).collect();
+    let sinks = with_sinks.then_some(&sinks[..]);
+    let expected = bits(attended(spec, &q, past, &kv, sinks).data());
     for level in levels() {
-        let got = Reference::at(level).attend(&spec, &q, past, &kv, None);
-        assert_eq!(bits(got.data()), expected, "{heads:?} x {dim}, {window:?}, {past} + {tokens}, {level}");
+        let got = Reference::at(level).attend(spec, &q, past, &kv, sinks);
+        assert_eq!(bits(got.data()), expected, "{spec:?}, sinks {with_sinks}, {past} + {tokens}, {level}");
     }
+}
+
+#[test]
+fn attend_has_the_bits_of_the_definition_with_chunks_caps_sinks_and_other_widths_of_values() {
+    for (past, tokens) in [(0, 1), (0, 13), (7, 1), (9, 40)] {
+        for v_head_dim in [None, Some(2), Some(40)] {
+            for (chunk, window) in [(None, None), (Some(1), None), (Some(8), None), (Some(16), Some(5))] {
+                for cap in [None, Some(0.5)] {
+                    let spec = AttentionSpec {
+                        attention_chunk_size: chunk,
+                        sliding_window: window,
+                        v_head_dim,
+                        attn_logit_softcapping: cap,
+                        ..AttentionSpec::new(6, 2, 10)
+                    };
+                    check_spec::<f32>(&spec, past, tokens, false);
+                    check_spec::<f32>(&spec, past, tokens, true);
+                    check_spec::<f64>(&spec, past, tokens, true);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_of_them_changes_the_result() {
+    let plain = AttentionSpec::new(2, 1, 6);
+    let mut noise = Noise(5);
+    let q = attention_matrix::<f32>(&mut noise, 20, 12);
+    let kv = Kv { first: 0, keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
+    let attend =
+        |spec: &AttentionSpec, sinks: Option<&[f32]>| bits(Reference::default().attend(spec, &q, 0, &kv, sinks).data());
+    let expected = attend(&plain, None);
+    assert_ne!(attend(&AttentionSpec { attention_chunk_size: Some(8), ..plain.clone() }, None), expected);
+    assert_ne!(attend(&AttentionSpec { attn_logit_softcapping: Some(1.0), ..plain.clone() }, None), expected);
+    assert_ne!(attend(&plain, Some(&[0.0, 0.0])), expected);
+    assert_ne!(attend(&plain, Some(&[0.0, 1.0])), attend(&plain, Some(&[1.0, 0.0])));
 }
 
 #[test]
@@ -255,5 +380,5 @@ fn a_window_of_another_size_gives_other_bits() {
     let q = attention_matrix::<f32>(&mut noise, 20, 12);
     let kv = Kv { first: 0, keys: attention_matrix(&mut noise, 20, 6), values: attention_matrix(&mut noise, 20, 6) };
     let got = Reference::default().attend(&spec(5), &q, 0, &kv, None);
-    assert_ne!(bits(got.data()), bits(attended(&spec(6), &q, 0, &kv).data()));
+    assert_ne!(bits(got.data()), bits(attended(&spec(6), &q, 0, &kv, None).data()));
 }

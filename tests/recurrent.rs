@@ -214,6 +214,7 @@ impl Model {
         let rope = Rope { dim: 4, rope_theta: 100.0, interleaved: false, scaling: RopeScaling::Default };
         let attends = layers.iter().any(|layer| layer.mixer.attention_spec().is_some());
         let plan = Plan {
+            placeholder_tokens: std::collections::BTreeMap::new(),
             vocab_size: VOCAB,
             hidden_size: HIDDEN,
             max_position_embeddings: 64,

@@ -429,7 +429,7 @@ fn a_value_of_rope_that_is_missing_or_wrong() {
             "`rope_scaling.factor`: expected a number greater than zero, found 0",
         ),
         (json!({"rope_type": "dynamic", "factor": "2"}), "expected a number greater than zero, found \"2\""),
-        (llama3(&[("high_freq_factor", json!(1.0))]), "expected more than low_freq_factor (1), found 1"),
+        (llama3(&[("high_freq_factor", json!(0.5))]), "expected at least low_freq_factor (1), found 0.5"),
         (llama3(&[("low_freq_factor", json!(null))]), "`rope_scaling.low_freq_factor`: missing"),
         (llama3(&[("original_max_position_embeddings", json!(1))]), "expected at least 2, found 1"),
         (json!({"rope_type": "yarn", "factor": -4.0}), "`rope_scaling.factor`: expected a number greater than zero"),

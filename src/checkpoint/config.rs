@@ -36,7 +36,7 @@ impl Config {
         }
         let path = folder.join(NAME);
         let bytes = files::read_small(&path, LIMIT)?;
-        let root = json::parse_object(&bytes, &path.display().to_string())?;
+        let root = json::parse_config(&bytes, &path.display().to_string())?;
         Ok(Self { sha256: sha256_hex(&bytes), path, root })
     }
 }

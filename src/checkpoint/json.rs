@@ -34,6 +34,45 @@ pub(super) fn parse_object(bytes: &[u8], place: &str) -> Result<Map<String, Valu
     }
 }
 
+/// As [`parse_object`], but Python's `Infinity` becomes the text "Infinity": transformers writes it for a limit that there
+/// isn't (Mamba-2's `time_step_limit`). A key that must be a number refuses it as any other text.
+///
+/// # Errors
+/// As [`parse_object`].
+pub(super) fn parse_config(bytes: &[u8], place: &str) -> Result<Map<String, Value>, Problem> {
+    match parse_object(bytes, place) {
+        Err(problem) if problem.code == "json-nonfinite" => {
+            let quoted = std::str::from_utf8(bytes).map(quote_infinities).unwrap_or_default();
+            parse_object(quoted.as_bytes(), place)
+                .map_err(|other| if other.code == problem.code { problem } else { other })
+        }
+        read => read,
+    }
+}
+
+/// Quotes every `Infinity` that stands outside a string and has no sign.
+fn quote_infinities(text: &str) -> String {
+    const LITERAL: &str = "Infinity";
+    let mut quoted = String::with_capacity(text.len() + 16);
+    let (mut inside, mut escaped, mut before, mut rest) = (false, false, ' ', text);
+    while let Some(next) = rest.chars().next() {
+        if !inside && before != '-' && rest.starts_with(LITERAL) {
+            quoted.extend(["\"", LITERAL, "\""]);
+            rest = &rest[LITERAL.len()..];
+            continue;
+        }
+        (inside, escaped) = match next {
+            '"' if !escaped => (!inside, false),
+            '\\' if inside => (true, !escaped),
+            _ => (inside, false),
+        };
+        quoted.push(next);
+        before = next;
+        rest = &rest[next.len_utf8()..];
+    }
+    quoted
+}
+
 /// What a JSON value is, with its article: for sentences like "expected a string, found a number".
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
@@ -231,6 +270,19 @@ mod tests {
             }
         }
         assert!(refused(r#"{"a": nan}"#).starts_with("json-syntax"));
+    }
+
+    #[test]
+    fn a_config_may_hold_infinity_as_a_text() {
+        let read = |text: &str| parse_config(text.as_bytes(), "f.json");
+        let text = r#"{"limit": [0.0, Infinity], "note \\\" Infinity": "Infinity, \\"}"#;
+        assert_eq!(
+            Value::Object(read(text).unwrap()),
+            serde_json::json!({"limit": [0.0, "Infinity"], "note \\\" Infinity": "Infinity, \\"})
+        );
+        for other in [r#"{"a": -Infinity}"#, r#"{"a": [Infinity, NaN]}"#] {
+            assert_eq!(read(other).unwrap_err().code, "json-nonfinite", "{other}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Files to named, typed tensors. Nothing here knows what a model is.
 
 pub mod config;
+mod counted;
 pub mod dtype;
 pub(crate) mod files;
 mod folder;
@@ -11,6 +12,7 @@ pub mod same;
 pub mod source;
 
 pub use config::Config;
+pub use counted::Counted;
 pub use dtype::{Decoder, Dtype};
 pub use memory::{MemorySource, load_resident};
 pub use safetensors::SafetensorsFolder;

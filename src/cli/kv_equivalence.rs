@@ -106,6 +106,9 @@ pub fn run(args: &KvEquivalenceArgs) -> Result<Exit> {
         crate::engine::schedule::check(chunks, prompt.tokens.len()).context("--chunks")?;
     }
     let survey = survey(&args.checkpoint)?;
+    if let Some(problem) = sound_plan(&survey).and_then(|plan| plan.placeholder(&prompt.tokens)) {
+        bail!("{}: {problem}", survey.path.display());
+    }
     let mut report = match &args.engine {
         Some(runner) => external(args, runner, &prompt, chunks, &survey)?,
         None => local(args, &prompt, chunks, &survey)?,

@@ -1,23 +1,91 @@
 //! `oracle packs`: the model families.
 
 use super::Exit;
-use crate::model::Pack;
+use crate::model::{Pack, schema};
 use crate::oracle::output::to_standard_output;
-use clap::Args;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::collections::BTreeSet;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  oracle packs")]
-pub struct PacksArgs {}
+#[command(after_help = "\
+Examples:
+  oracle packs
+  oracle packs --format json | jq '.[] | select(.model_types | index(\"qwen3_moe\"))'")]
+pub struct PacksArgs {
+    /// A line per family for people, or everything for machines
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
 
-/// Prints one line per family.
-pub fn run(_: &PacksArgs) -> anyhow::Result<Exit> {
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// A family, as `--format json` prints it.
+#[derive(Serialize)]
+struct Family<'a> {
+    name: &'a str,
+    title: &'a str,
+    model_types: &'a [String],
+    architectures: &'a [String],
+    /// The pack that this one is like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    like: Option<&'a str>,
+    /// For a folder of several models: the key under which the language model's config stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text_config: Option<&'a str>,
+    /// Config keys that change what is computed.
+    options: BTreeSet<&'a str>,
+    /// Where expected logits come from, and on which checkpoints they are compared.
+    verified: Verified<'a>,
+}
+
+#[derive(Serialize)]
+struct Verified<'a> {
+    against: &'static str,
+    fixtures: &'a [String],
+}
+
+/// What oracles/ was captured with.
+const AGAINST: &str = "transformers 5.24, eager: float32 logits and a float64 truth at all positions";
+
+/// Prints one line per family, or a list of objects.
+///
+/// # Errors
+/// Standard output can't be written.
+pub fn run(args: &PacksArgs) -> Result<Exit> {
     let packs = Pack::embedded();
-    let width = packs.iter().map(|p| p.name.len()).max().unwrap_or(0);
-    to_standard_output(|out| {
-        for pack in packs {
-            writeln!(out, "{:width$}  model_type {}: {}", pack.name, pack.model_types.join(", "), pack.title)?;
+    let text = match args.format {
+        Format::Text => {
+            let width = packs.iter().map(|p| p.name.len()).max().unwrap_or(0);
+            let line = |pack: &Pack| {
+                format!("{:width$}  model_type {}: {}\n", pack.name, pack.model_types.join(", "), pack.title)
+            };
+            packs.iter().map(line).collect()
         }
-        Ok(())
-    })?;
+        Format::Json => serde_json::to_string_pretty(&packs.iter().map(family).collect::<Vec<_>>())? + "\n",
+    };
+    to_standard_output(|out| out.write_all(text.as_bytes()))?;
     Ok(Exit::Done)
+}
+
+fn family(pack: &Pack) -> Family<'_> {
+    let keys = pack.fields.values().flat_map(|field| {
+        let of_rule = schema::keys_of_rule(field.rule.as_deref());
+        field.keys.iter().map(String::as_str).chain(of_rule.iter().copied())
+    });
+    Family {
+        name: &pack.name,
+        title: &pack.title,
+        model_types: &pack.model_types,
+        architectures: &pack.architectures,
+        like: pack.like.as_deref(),
+        text_config: pack.text.as_ref().map(|text| text.config.as_str()),
+        options: keys.collect(),
+        verified: Verified { against: AGAINST, fixtures: &pack.fixtures },
+    }
 }

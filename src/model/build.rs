@@ -2,7 +2,7 @@
 
 use super::assemble::Hyper;
 use super::contract::{Contract, tensor_name};
-use super::fields::Fields;
+use super::fields::{Fields, OUTER};
 use super::keys::{Keys, Reported, key_name, shown};
 use super::pack::{Inert, Pack, Tensors, Text};
 use super::plan::Plan;
@@ -135,7 +135,11 @@ fn read_text<'c>(
         Ok((read(inner, &mut keys, Some(outer))?, tensors, why))
     });
     if inner.is_err() {
+        // What its keys mean, and those that the folder has beside them, can't be known.
         keys.read_all();
+        for key in OUTER {
+            outer.raw(key);
+        }
     }
     outer.add_problems(keys.close());
     hyper

@@ -16,7 +16,7 @@ pub struct Fields<'p, 'k, 'c> {
 }
 
 /// Fields that a folder of several models decides for all of them.
-const OUTER: [&str; 1] = ["tie_word_embeddings"];
+pub const OUTER: [&str; 1] = ["tie_word_embeddings"];
 
 impl<'p> Fields<'p, '_, '_> {
     pub fn field(&self, name: &str) -> Option<&'p Field> {

@@ -54,8 +54,8 @@ pub struct Weight {
 
 /// Where a weight `[out, in]` (or `[out]`) lies in a stored tensor.
 ///
-/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (a vector is
-/// one column per element here: `[n, 1]`). Output `o` of the weight is entry
+/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (for a vector
+/// that isn't transposed each element is a row: `[n, 1]`). Output `o` of the weight is entry
 /// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
 /// `i` is the stored row `base + i`. Else `base` is added to the row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -278,6 +278,9 @@ pub struct Temperature {
     pub floor_scale: f64,
     /// 1 in Llama 4, else 0.
     pub offset: f64,
+    /// A token's position is its place in the sequence (its slot of a cache), whatever position it was given (Llama 4).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_slot: bool,
 }
 
 /// On each head by itself (`[head_dim]`), or on all of them together.
@@ -651,6 +654,58 @@ impl Plan {
     pub fn sha256(&self) -> String {
         let json = serde_json::to_vec(self).expect("a plan holds nothing that JSON can't");
         sha256_hex(&json)
+    }
+
+    /// The first token that a run of text alone can't have, as a sentence.
+    pub fn placeholder(&self, tokens: &[u32]) -> Option<String> {
+        let (at, token, key) =
+            tokens.iter().enumerate().find_map(|(at, t)| self.placeholder_tokens.get(t).map(|key| (at, t, key)))?;
+        let kinds = [("image", "an image"), ("video", "a video"), ("audio", "a sound")];
+        let kind = kinds.into_iter().find(|(part, _)| key.contains(part)).map_or("no text", |(_, kind)| kind);
+        Some(format!("token {at}: {token} stands for {kind} ({key} in the config), and a run of text alone has none"))
+    }
+
+    /// Every norm.
+    pub fn norms_mut(&mut self) -> Vec<&mut Norm> {
+        let mut norms = vec![&mut self.norm];
+        norms.extend(self.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
+        for layer in &mut self.layers {
+            let Layer {
+                mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, ..
+            } = layer;
+            norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
+            match mixer {
+                Mixer::Attention(a) => {
+                    if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
+                        norms.push(q);
+                        norms.extend(k);
+                    }
+                    norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
+                }
+                Mixer::LatentAttention(a) => {
+                    norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
+                    norms.push(&mut a.kv_a_norm);
+                }
+                Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
+                Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
+                Mixer::ShortConv(_) => {}
+            }
+            match mlp {
+                Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
+                Some(FeedForward::Moe(moe)) => {
+                    norms.extend(&mut moe.router.norm);
+                    if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
+                        norms.extend([experts_in, experts_out, shared_out]);
+                    }
+                }
+                None => {}
+            }
+            if let Some(altup) = altup {
+                norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
+            }
+            norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
+        }
+        norms
     }
 
     /// Elements of all weights that the plan uses, a tied head counted once.

@@ -309,9 +309,10 @@ fn read_scaling(
             );
             let original = original(keys, top, outer);
             let (factor, low_freq_factor, high_freq_factor) = (factor?, low?, high?);
-            if high_freq_factor <= low_freq_factor {
+            // Llama 4 Scout has one for both: no wavelength lies between.
+            if high_freq_factor < low_freq_factor {
                 let message =
-                    format!("expected more than low_freq_factor ({low_freq_factor}), found {high_freq_factor}");
+                    format!("expected at least low_freq_factor ({low_freq_factor}), found {high_freq_factor}");
                 return Err(keys.report("rope-value", "high_freq_factor", message));
             }
             RopeScaling::Llama3 {

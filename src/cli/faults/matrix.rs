@@ -4,7 +4,7 @@ use super::subject::Subject;
 use crate::exec::faults::{Fault, Injection, NotInjected, Probe, Schedule, Trial, catalogue, inject};
 use crate::exec::reference::Reference;
 use crate::oracle::power::{Baseline, Check, Measured};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 
@@ -91,6 +91,9 @@ pub fn baseline(subject: &Subject, probe: Probe) -> Result<Tried> {
     if let Some(token) = probe.tokens.iter().find(|&&t| t as usize >= vocab) {
         let last = vocab - 1;
         ensure!(false, "{name}: {}: token {token} is beyond the vocabulary of {vocab} (0 to {last})", probe.name);
+    }
+    if let Some(problem) = plan.placeholder(&probe.tokens) {
+        bail!("{name}: {}: {problem}", probe.name);
     }
     let kernels = Reference::default();
     let reference = Trial::<f32>::new(plan, source, &kernels).logits(&probe, &Schedule::Whole)?;

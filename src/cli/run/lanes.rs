@@ -2,12 +2,14 @@
 
 use super::prompts::Prompt;
 use crate::checkpoint::Source;
-use crate::exec::observer::NonFinite;
+use crate::exec::observer::{NonFinite, Observer, Stage};
 use crate::exec::{Executor, FirstNonFinite, Input, Kernels, Pass, Rows, Session, SessionOptions};
 use crate::model::Plan;
-use crate::ops::Float;
+use crate::ops::{Float, Matrix};
 use crate::oracle::Logits;
 use anyhow::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 /// One executor's way through the pass, whatever its float type.
@@ -21,8 +23,8 @@ pub trait Lane {
     /// The first value so far that was not finite.
     fn nonfinite(&self) -> Option<NonFinite>;
 
-    /// The last position's logits of each prompt, and the first value that was not finite.
-    fn finish(self: Box<Self>) -> Result<(Vec<Logits>, Option<NonFinite>)>;
+    /// The last position's logits of each prompt, and what was seen on the way.
+    fn finish(self: Box<Self>) -> Result<(Vec<Logits>, Watch)>;
 }
 
 /// Starts a lane: `sessions` are those of [`sessions`].
@@ -41,7 +43,7 @@ where
         tokens: prompt.tokens.clone(),
         positions: prompt.positions.clone(),
     });
-    let mut watch = FirstNonFinite::default();
+    let mut watch = Watch::default();
     let pass = Executor::new(plan, source, kernels).begin(inputs.collect(), &mut watch)?;
     Ok(Box::new(Typed { pass, watch }))
 }
@@ -53,7 +55,7 @@ pub fn sessions<F: Float>(plan: &Plan, prompts: &[Prompt], options: SessionOptio
 
 struct Typed<'a, F: Float> {
     pass: Pass<'a, 'a, F>,
-    watch: FirstNonFinite,
+    watch: Watch,
 }
 
 impl<F: Float> Lane for Typed<'_, F>
@@ -69,12 +71,59 @@ where
     }
 
     fn nonfinite(&self) -> Option<NonFinite> {
-        self.watch.found
+        self.watch.nonfinite.found
     }
 
-    fn finish(mut self: Box<Self>) -> Result<(Vec<Logits>, Option<NonFinite>)> {
+    fn finish(mut self: Box<Self>) -> Result<(Vec<Logits>, Watch)> {
         let logits = self.pass.finish(Rows::Last, &mut self.watch)?;
-        Ok((logits.into_iter().map(|row| row.row(0).to_vec().into()).collect(), self.watch.found))
+        Ok((logits.into_iter().map(|row| row.row(0).to_vec().into()).collect(), self.watch))
+    }
+}
+
+/// What a lane looks for.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// The first value that was not finite.
+    pub nonfinite: FirstNonFinite,
+    pub experts: Experts,
+}
+
+impl<F: Float> Observer<F> for Watch {
+    fn see(&mut self, stage: Stage, rows: &Matrix<F>) {
+        self.nonfinite.see(stage, rows);
+    }
+
+    fn experts(&mut self, layer: usize, chosen: &[Vec<(usize, F)>], count: usize) {
+        self.experts.all.insert(layer, count);
+        self.experts.chosen.extend(chosen.iter().flatten().map(|&(expert, _)| (layer, expert)));
+    }
+}
+
+/// Which experts some token was sent to: the others are not read.
+#[derive(Debug, Default)]
+pub struct Experts {
+    /// Layer and expert.
+    chosen: BTreeSet<(usize, usize)>,
+    /// How many a layer has.
+    all: BTreeMap<usize, usize>,
+}
+
+impl Experts {
+    /// Adds those of another lane.
+    pub fn extend(&mut self, other: Experts) {
+        self.chosen.extend(other.chosen);
+        self.all.extend(other.all);
+    }
+}
+
+impl fmt::Display for Experts {
+    /// ", 5 of 12 experts (42 %)"; nothing where there are none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (chosen, all) = (self.chosen.len(), self.all.values().sum::<usize>());
+        match all {
+            0 => Ok(()),
+            _ => write!(f, ", {chosen} of {all} experts ({:.0} %)", 100.0 * chosen as f64 / all as f64),
+        }
     }
 }
 
@@ -97,7 +146,17 @@ impl Distance {
 
 #[cfg(test)]
 mod tests {
-    use super::Distance;
+    use super::{Distance, Experts};
+
+    #[test]
+    fn experts_are_counted_once() {
+        let mut experts = Experts::default();
+        assert_eq!(experts.to_string(), "");
+        experts.all = [(1, 4), (3, 8)].into();
+        experts.chosen = [(1, 0), (3, 0), (3, 7)].into();
+        experts.extend(Experts { chosen: [(3, 7)].into(), all: [(3, 8)].into() });
+        assert_eq!(experts.to_string(), ", 3 of 12 experts (25 %)");
+    }
 
     #[test]
     fn distances_of_three_and_four() {

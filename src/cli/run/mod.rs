@@ -7,7 +7,7 @@ pub(super) mod prompts;
 
 use super::survey::{CheckpointArgs, Survey, survey};
 use super::{Exit, say};
-use crate::checkpoint::Source;
+use crate::checkpoint::{Counted, Source};
 use crate::engine::external::CHUNKS_RECORD;
 use crate::exec::accelerated::{self, Accelerated};
 use crate::exec::faults::{Injection, ShownBy, inject};
@@ -22,8 +22,9 @@ use anyhow::{Context, Result, bail, ensure};
 use chunks::Chunks;
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use lanes::{Distance, Lane, lane, sessions};
+use lanes::{Distance, Experts, Lane, lane, sessions};
 use prompts::{Prompt, PromptArgs, prompts};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -152,7 +153,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let injection = args.inject.as_deref().map(|name| injected(name, plan)).transpose()?;
     let plan = injection.as_ref().map_or(plan, |injection| &injection.plan);
     for prompt in &prompts {
-        prompt.check_vocabulary(plan.vocab_size).with_context(|| survey.path.display().to_string())?;
+        prompt.check_tokens(plan).with_context(|| survey.path.display().to_string())?;
         args.chunks.iter().try_for_each(|chunks| chunks.check(prompt))?;
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.map_or(0, usize::from)).build()?;
@@ -163,7 +164,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     }
 
     let bar = progress(plan, source.as_ref(), args.quiet);
-    let evaluated = pool.install(|| evaluate(args, &accelerated, injection.as_ref(), plan, source, &prompts, &bar))?;
+    let counted = Arc::new(Counted::new(Arc::clone(source)));
+    let evaluated =
+        pool.install(|| evaluate(args, &accelerated, injection.as_ref(), plan, &counted, &prompts, &bar))?;
     bar.finish_and_clear();
     let written = evaluated.nonfinite.is_none() || args.allow_nonfinite;
     if let Some(bad) = evaluated.nonfinite {
@@ -210,10 +213,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         files.push(file);
     }
     if !args.quiet {
-        let read = HumanBytes(bar.position());
+        let read = HumanBytes(counted.read_bytes());
         let peak = memory::peak().map_or(String::new(), |bytes| format!(", peak memory {}", HumanBytes(bytes)));
         let seconds = started.elapsed().as_secs_f64();
-        say(format_args!("{}; read {read} in {seconds:.2} s{peak}", summary(args, &survey, &files)));
+        let summary = summary(args, &survey, &files);
+        say(format_args!("{summary}; read {read}{} in {seconds:.2} s{peak}", evaluated.experts));
     }
     Ok(if evaluated.nonfinite.is_some() { Exit::Different } else { Exit::Done })
 }
@@ -298,6 +302,7 @@ struct Evaluated {
     truth: Option<Vec<Logits>>,
     /// The first value that was not finite, in any executor. The rows are not to be used then, unless that is allowed.
     nonfinite: Option<NonFinite>,
+    experts: Experts,
 }
 
 /// Takes every executor through the layers side by side: the weights of a layer are read once from the disk.
@@ -306,10 +311,11 @@ fn evaluate(
     accelerated: &Accelerated,
     injection: Option<&Injection>,
     plan: &Plan,
-    source: &Arc<dyn Source>,
+    counted: &Arc<Counted>,
     prompts: &[Prompt],
     bar: &ProgressBar,
 ) -> Result<Evaluated> {
+    let source: &Arc<dyn Source> = &(Arc::clone(counted) as Arc<dyn Source>);
     let reference = Reference::default();
     let faulty = injection.map(|i| (i.wrap::<f32>(&reference), i.wrap::<f32>(accelerated), i.wrap::<f64>(&reference)));
     let (exact, quick, precise): (&dyn Kernels<f32>, &dyn Kernels<f32>, &dyn Kernels<f64>) = match &faulty {
@@ -336,16 +342,15 @@ fn evaluate(
         lanes.push((TRUTH, lane(plan, source, precise, &rest, &mut wide)?));
     }
     let mut table = (args.executor == Engine::Both).then(Table::default);
-    let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
-    for (i, layer) in plan.layers.iter().enumerate() {
+    for i in 0..plan.layers.len() {
         bar.set_message(format!("layer {}/{}", i + 1, plan.layers.len()));
         for (_, lane) in &mut lanes {
             lane.step()?;
         }
-        layer.each_weight(&mut |w| bar.inc(stored(&w.name)));
+        bar.set_position(counted.read_bytes());
         let nonfinite = lanes.iter().find_map(|(_, lane)| lane.nonfinite());
         if nonfinite.is_some() && !args.allow_nonfinite {
-            return Ok(Evaluated { logits: vec![], truth: None, nonfinite });
+            return Ok(Evaluated { logits: vec![], truth: None, nonfinite, experts: Experts::default() });
         }
         if let Some(table) = &mut table {
             let hidden: Vec<_> = lanes.iter().map(|(name, lane)| (*name, lane.hidden())).collect();
@@ -355,12 +360,13 @@ fn evaluate(
     bar.set_message("head");
     let mut rows: Vec<(&str, Vec<Logits>)> = Vec::new();
     let mut nonfinite = None;
+    let mut experts = Experts::default();
     for (name, lane) in lanes {
-        let (logits, found) = lane.finish()?;
+        let (logits, watch) = lane.finish()?;
         rows.push((name, logits));
-        nonfinite = nonfinite.or(found);
+        nonfinite = nonfinite.or(watch.nonfinite.found);
+        experts.extend(watch.experts);
     }
-    bar.inc(stored(&plan.head.linear.weight.name));
     if let Some(mut table) = table {
         let all = |logits: &[Logits]| logits.iter().flat_map(Logits::to_f64).collect();
         let logits: Vec<_> = rows.iter().map(|(name, logits)| (*name, all(logits))).collect();
@@ -368,7 +374,8 @@ fn evaluate(
         bar.suspend(|| table.say());
     }
     let (_, logits) = rows.remove(0);
-    Ok(Evaluated { logits, truth: rows.into_iter().find(|(name, _)| *name == TRUTH).map(|(_, rows)| rows), nonfinite })
+    let truth = rows.into_iter().find(|(name, _)| *name == TRUTH).map(|(_, rows)| rows);
+    Ok(Evaluated { logits, truth, nonfinite, experts })
 }
 
 /// Names of the executors in a pass.
@@ -455,16 +462,18 @@ fn receipts(
     Ok(receipts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// A bar over the bytes of all layers and the head, on a terminal.
+/// A bar over the bytes of all tensors, on a terminal. It ends early where not every expert is read.
 fn progress(plan: &Plan, source: &dyn Source, quiet: bool) -> ProgressBar {
     let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
-    let mut total = stored(&plan.head.linear.weight.name);
-    for layer in &plan.layers {
-        layer.each_weight(&mut |w| total += stored(&w.name));
-    }
     if quiet {
         return ProgressBar::hidden();
     }
+    // Of a fused tensor there are several parts.
+    let mut names = BTreeSet::new();
+    plan.each_weight(&mut |w| {
+        names.insert(w.name.as_str());
+    });
+    let total = names.into_iter().map(stored).sum();
     let style = ProgressStyle::with_template("{bar:30} {msg}  {bytes}/{total_bytes}  {eta} left");
     ProgressBar::new(total).with_style(style.expect("the template is sound"))
 }

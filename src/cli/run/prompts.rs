@@ -1,6 +1,7 @@
 //! What to run: one sequence from the command line, or many from a file.
 
 use crate::cli::prompt::{OnePrompt, OnePromptArgs, per_token};
+use crate::model::Plan;
 use crate::problem::quote;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -69,13 +70,15 @@ impl Prompt {
     }
 
     /// # Errors
-    /// A token that is not below `vocab_size`.
-    pub fn check_vocabulary(&self, vocab_size: usize) -> Result<()> {
-        let Some((at, t)) = self.tokens.iter().enumerate().find(|&(_, &t)| t as usize >= vocab_size) else {
-            return Ok(());
-        };
+    /// A token beyond the vocabulary, or one that stands for something else than text.
+    pub fn check_tokens(&self, plan: &Plan) -> Result<()> {
+        let vocab_size = plan.vocab_size;
+        let beyond = self.tokens.iter().enumerate().find(|&(_, &t)| t as usize >= vocab_size).map(|(at, t)| {
+            format!("token {at}: {t} is beyond the vocabulary of {vocab_size} (0 to {})", vocab_size - 1)
+        });
+        let Some(problem) = beyond.or_else(|| plan.placeholder(&self.tokens)) else { return Ok(()) };
         let prompt = self.id.as_ref().map_or(String::new(), |id| format!("prompt {}, ", quote(id)));
-        bail!("{prompt}token {at}: {t} is beyond the vocabulary of {vocab_size} (0 to {})", vocab_size - 1)
+        bail!("{prompt}{problem}")
     }
 }
 

@@ -62,12 +62,15 @@ impl Probe {
     }
 }
 
-/// `n` tokens of the vocabulary, distinct as long as there are enough.
+/// `n` tokens of the vocabulary that are text, distinct as long as there are enough.
 fn distinct(plan: &Plan, n: usize) -> Vec<u32> {
     let vocab = plan.vocab_size as u64;
     // A step that has no divisor in common with the size goes through all of them.
     let step = (vocab * 5 / 8..).find(|&step| step > 0 && gcd(step, vocab) == 1).unwrap_or(1);
-    (1..=n as u64).map(|i| (i * step % vocab) as u32).collect()
+    let text = |token: &u32| !plan.placeholder_tokens.contains_key(token);
+    // Of so many in a row one at least is text, if any is.
+    let row = plan.placeholder_tokens.len() as u64 + 1;
+    (1..=n as u64 * row).map(|i| (i * step % vocab) as u32).filter(text).take(n).collect()
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

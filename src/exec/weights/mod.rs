@@ -7,6 +7,7 @@ mod sweep;
 mod tile;
 
 pub use ahead::AHEAD;
+pub(super) use schedule::{of_mlp, of_plan};
 pub use tile::{Scratch, Steps, Tile, Transposed};
 
 use crate::checkpoint::Source;

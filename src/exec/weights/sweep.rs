@@ -26,7 +26,8 @@ impl View {
         let Some(part) = &weight.part else { return (Self::Rows { rows: Steps::contiguous(0, rows) }, cols) };
         // A vector has an output for each of its elements.
         let (outputs, inputs) = if weight.shape.len() == 1 { (cols, 1) } else { (rows, cols) };
-        let stored_cols = if part.stored.len() == 1 { 1 } else { part.stored.last().copied().unwrap_or(1) };
+        let vector = weight.shape.len() == 1 && !part.transposed;
+        let stored_cols = if vector { 1 } else { part.stored.last().copied().unwrap_or(1) };
         let steps = |first| Steps { first, block: part.block, stride: part.stride, count: outputs };
         if part.transposed {
             (Self::Columns { base: part.base, inputs, columns: steps(part.first) }, stored_cols)
