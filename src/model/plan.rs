@@ -667,6 +667,49 @@ impl Plan {
         Some(format!("token {at}: {token} stands for {kind} ({key} in the config), and a run of text alone has none"))
     }
 
+    /// Every norm.
+    pub fn norms_mut(&mut self) -> Vec<&mut Norm> {
+        let mut norms = vec![&mut self.norm];
+        norms.extend(self.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
+        for layer in &mut self.layers {
+            let Layer {
+                mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, ..
+            } = layer;
+            norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
+            match mixer {
+                Mixer::Attention(a) => {
+                    if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
+                        norms.push(q);
+                        norms.extend(k);
+                    }
+                    norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
+                }
+                Mixer::LatentAttention(a) => {
+                    norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
+                    norms.push(&mut a.kv_a_norm);
+                }
+                Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
+                Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
+                Mixer::ShortConv(_) => {}
+            }
+            match mlp {
+                Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
+                Some(FeedForward::Moe(moe)) => {
+                    norms.extend(&mut moe.router.norm);
+                    if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
+                        norms.extend([experts_in, experts_out, shared_out]);
+                    }
+                }
+                None => {}
+            }
+            if let Some(altup) = altup {
+                norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
+            }
+            norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
+        }
+        norms
+    }
+
     /// Elements of all weights that the plan uses, a tied head counted once.
     pub fn parameters(&self) -> u64 {
         let mut total = 0u64;
