@@ -13,8 +13,8 @@ use checkpoint_oracle::exec::state::{CacheFormat, SnapshotError, StateError};
 use checkpoint_oracle::exec::{Executor, Input, Observer, Rows, Session, SessionOptions, Stage};
 use checkpoint_oracle::model::Plan;
 use checkpoint_oracle::model::plan::{
-    Attention, CausalConv, FeedForward, GatedDelta, Head, Layer, Linear, Mamba2, Mixer, Mlp, Norm, NormKind, ShortConv,
-    Weight,
+    Attention, CausalConv, FeedForward, GatedDelta, Head, Layer, Linear, Mamba2, Mixer, Mlp, Norm, NormKind, Part,
+    ShortConv, Weight,
 };
 use checkpoint_oracle::ops::attention::AttentionSpec;
 use checkpoint_oracle::ops::rope::{Rope, RopeScaling};
@@ -23,6 +23,7 @@ use checkpoint_oracle::oracle::report::Format;
 use checkpoint_oracle::oracle::verdict::Verdict;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const VOCAB: usize = 32;
 const HIDDEN: usize = 8;
@@ -214,7 +215,6 @@ impl Model {
         let rope = Rope { dim: 4, rope_theta: 100.0, interleaved: false, scaling: RopeScaling::Default };
         let attends = layers.iter().any(|layer| layer.mixer.attention_spec().is_some());
         let plan = Plan {
-            placeholder_tokens: std::collections::BTreeMap::new(),
             vocab_size: VOCAB,
             hidden_size: HIDDEN,
             max_position_embeddings: 64,
@@ -233,6 +233,7 @@ impl Model {
                 logits_scaling: 1.0,
                 final_logit_softcapping: None,
             },
+            placeholder_tokens: BTreeMap::new(),
         };
         Self { plan, source: Arc::new(MemorySource::new(make.tensors).unwrap()) }
     }
@@ -270,6 +271,24 @@ impl Model {
     /// The last `rows` of the logits of `n` tokens in one pass.
     fn whole<F: Vectors>(&self, n: usize, rows: usize) -> Vec<f64> {
         self.feed::<F>(&mut self.session(), n)[(n - rows) * VOCAB..].to_vec()
+    }
+
+    /// The logits of all tokens with weights that are read in pieces, and how many bytes were read.
+    fn streamed(&self, piece_bytes: usize) -> (Vec<f64>, u64) {
+        let source = Arc::new(common::Streamed(Arc::clone(&self.source), AtomicU64::new(0)));
+        let streamed: Arc<dyn Source> = Arc::clone(&source) as _;
+        let kernels = Reference::at(Level::Portable);
+        let executor = Executor::new(&self.plan, &streamed, &kernels).with_piece_bytes(piece_bytes);
+        let mut session = self.session::<f32>();
+        let logits = executor.run(vec![Self::input(&mut session, TOKENS, 0)], Rows::All, &mut ()).unwrap();
+        (logits[0].data().iter().map(|&v| f64::from(v)).collect(), source.1.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that a pass needs: each weight once, of the embedding a row for each token.
+    fn bytes(&self) -> u64 {
+        let tensors = self.source.tensors().values();
+        let weights: u64 = tensors.filter(|info| info.name != "embed").map(|info| info.len).sum();
+        weights + (TOKENS * HIDDEN * size_of::<f32>()) as u64
     }
 
     fn snapshot<F: Vectors>(&self, session: &Session<F>) -> Vec<u8> {
@@ -379,14 +398,10 @@ fn no_bit_depends_on_threads_vectors_streaming_or_company() {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             assert_eq!(pool.install(|| model.whole::<f32>(TOKENS, TOKENS)), whole, "{name}: {threads} threads");
         }
-        let streamed: Arc<dyn Source> = Arc::new(common::Streamed(Arc::clone(&model.source)));
         for bytes in [1, usize::MAX] {
-            let kernels = Reference::at(Level::Portable);
-            let executor = Executor::new(&model.plan, &streamed, &kernels).with_piece_bytes(bytes);
-            let mut session = model.session::<f32>();
-            let logits = executor.run(vec![Model::input(&mut session, TOKENS, 0)], Rows::All, &mut ()).unwrap();
-            let logits: Vec<f64> = logits[0].data().iter().map(|&v| f64::from(v)).collect();
+            let (logits, read) = model.streamed(bytes);
             assert_eq!(logits, whole, "{name}: read in pieces of {bytes} bytes");
+            assert_eq!(read, model.bytes(), "{name}: in pieces of {bytes} bytes everything is read once");
         }
         // Three sequences at once, one of which goes on.
         let (mut first, mut second, mut third) = (model.session::<f32>(), model.session(), model.session());
@@ -400,6 +415,47 @@ fn no_bit_depends_on_threads_vectors_streaming_or_company() {
         assert_eq!(together[0], model.feed_from::<f32>(&mut model.session(), 6, 5), "{name}");
         assert_eq!([begun, together[1].clone()].concat(), whole, "{name}");
         assert_eq!(together[2], whole, "{name}");
+    }
+}
+
+/// Qwen3-Next's projections: for each key head its query, its key, its value heads and their gates in one tensor, and the
+/// steps and decays of its value heads in another.
+#[test]
+fn a_fused_projection_is_read_once_and_gives_the_same_bits() {
+    let separate = Model::of(&[gated_delta]);
+    let mut fused = Model::of(&[gated_delta]);
+    let mut tensors = BTreeMap::new();
+    for (name, info) in separate.source.tensors() {
+        let bytes = separate.source.read(info, 0..info.len).unwrap();
+        tensors.insert(name.clone(), (info.dtype.clone(), info.shape.clone(), bytes));
+    }
+    let Mixer::GatedDelta(delta) = &mut fused.plan.layers[0].mixer else { panic!("it is one") };
+    for (name, parts) in [
+        ("0.qkvz", vec![(&mut delta.q, 3), (&mut delta.k, 3), (&mut delta.v, 10), (&mut delta.gate[0], 10)]),
+        ("0.ba", vec![(&mut delta.beta, 2), (&mut delta.decay[0], 2)]),
+    ] {
+        let stride: usize = parts.iter().map(|(_, block)| block).sum();
+        let row = HIDDEN * size_of::<f32>();
+        let stored = vec![2 * stride, HIDDEN];
+        let mut bytes = vec![0; 2 * stride * row];
+        let mut first = 0;
+        for (linear, block) in parts {
+            let (_, _, own) = tensors.remove(&linear.weight.name).unwrap();
+            for (head, rows) in own.chunks_exact(block * row).enumerate() {
+                bytes[(head * stride + first) * row..][..block * row].copy_from_slice(rows);
+            }
+            linear.weight.name = name.to_owned();
+            let part = Part { stored: stored.clone(), base: 0, first, block, stride, transposed: false };
+            linear.weight.part = Some(Box::new(part));
+            first += block;
+        }
+        tensors.insert(name.to_owned(), (Dtype::F32, stored, bytes));
+    }
+    fused.source = Arc::new(MemorySource::new(tensors).unwrap());
+    let whole = separate.whole::<f32>(TOKENS, TOKENS);
+    assert_eq!(fused.whole::<f32>(TOKENS, TOKENS), whole);
+    for bytes in [1, usize::MAX] {
+        assert_eq!(fused.streamed(bytes), (whole.clone(), separate.bytes()));
     }
 }
 
@@ -495,7 +551,8 @@ fn a_recurrent_state_goes_back_to_the_start_only() {
 
 #[test]
 fn states_have_the_stated_shapes_and_no_cache_format() {
-    let expected: [&[(&str, Option<usize>, usize, usize)]; 4] = [
+    type Shape = (&'static str, Option<usize>, usize, usize);
+    let expected: [&[Shape]; 4] = [
         &[("conv", Some(4), 2, 8)],
         &[("conv", Some(3), 3, 28), ("scan", None, 12, 4)],
         &[("conv", Some(3), 3, 32), ("scan", None, 12, 5)],

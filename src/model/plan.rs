@@ -54,8 +54,8 @@ pub struct Weight {
 
 /// Where a weight `[out, in]` (or `[out]`) lies in a stored tensor.
 ///
-/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows (for a vector
-/// that isn't transposed each element is a row: `[n, 1]`). Output `o` of the weight is entry
+/// The stored tensor is seen as a matrix: its last dimension are the columns, all others together the rows; that of a
+/// vector which isn't `transposed` as one column of all its elements. Output `o` of the weight is entry
 /// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
 /// `i` is the stored row `base + i`. Else `base` is added to the row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -196,6 +196,7 @@ pub struct Layer {
 /// Where tokens meet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum Mixer {
     Attention(Attention),
     LatentAttention(LatentAttention),
@@ -278,9 +279,9 @@ pub struct Temperature {
     pub floor_scale: f64,
     /// 1 in Llama 4, else 0.
     pub offset: f64,
-    /// A token's position is its place in the sequence (its slot of a cache), whatever position it was given (Llama 4).
+    /// It counts the tokens before instead of looking at the positions (Llama 4).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub by_slot: bool,
+    pub slots: bool,
 }
 
 /// On each head by itself (`[head_dim]`), or on all of them together.
@@ -445,6 +446,7 @@ impl GatedDelta {
 /// What follows the mixer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum FeedForward {
     Dense(Mlp),
     Moe(Box<Moe>),

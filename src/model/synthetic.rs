@@ -41,9 +41,7 @@ fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Te
     let config = Config { path: PathBuf::from(path), sha256: String::new(), root };
     // Without a tensor the books complain, but the plan says which tensors it wants.
     let empty = MemorySource::new(BTreeMap::new())?;
-    // Of a folder of several models another pack reads the language model's config.
-    let packs = [std::slice::from_ref(pack), Pack::embedded()].concat();
-    let books = close_books(&config, &empty, &BTreeSet::new(), &packs, &[]);
+    let books = close_books(&config, &empty, &BTreeSet::new(), &pack.and_embedded(), &[]);
     let mut plan = books.plan.with_context(|| format!("{path}: its config for the self-test gives no plan"))?;
     let kinds = kinds(&mut plan);
     let mut tensors = Tensors::new();

@@ -113,8 +113,8 @@ pub fn softcap<F: Float>(x: &mut [F], cap: F) {
 
 /// The factor of the queries at `position`: `1 + beta * ln(floor((position + offset) / floor_scale) + 1)`
 /// (Nakanishi 2025, as in Llama 4).
-pub fn temperature<F: Float>(position: u32, beta: f64, floor_scale: f64, offset: f64) -> F {
-    let blocks = ((f64::from(position) + offset) / floor_scale).floor();
+pub fn temperature<F: Float>(position: f64, beta: f64, floor_scale: f64, offset: f64) -> F {
+    let blocks = ((position + offset) / floor_scale).floor();
     F::ONE + F::from_f64(beta) * F::from_f64(libm::log(blocks + 1.0))
 }
 
@@ -195,10 +195,10 @@ mod tests {
     #[test]
     fn temperature_grows_in_steps() {
         // floor((7 + 1) / 4) = 2: 1 + 0.5 * ln 3; one position before it is floor(7 / 4) = 1: 1 + 0.5 * ln 2.
-        for (position, offset, blocks) in [(7, 1.0, 2.0f64), (6, 1.0, 1.0), (7, 0.0, 1.0)] {
+        for (position, offset, blocks) in [(7.0, 1.0, 2.0f64), (6.0, 1.0, 1.0), (7.0, 0.0, 1.0)] {
             let expected = 1.0 + 0.5 * (blocks + 1.0).ln();
             assert!((temperature::<f64>(position, 0.5, 4.0, offset) - expected).abs() < 1e-15, "{position} {offset}");
         }
-        assert_eq!(temperature::<f32>(3, 0.5, 4.0, 0.0), 1.0);
+        assert_eq!(temperature::<f32>(3.0, 0.5, 4.0, 0.0), 1.0);
     }
 }

@@ -32,11 +32,7 @@ pub fn convolve<F: Float>(taps: &Taps<F>, x: &Matrix<F>, newest: usize, columns:
         }
     }
     if let Some(activation) = taps.activation {
-        // A product with one is exact.
-        const ONES: usize = 64;
-        for y in out.chunks_mut(ONES) {
-            activation.gate(y, &[F::ONE; ONES]);
-        }
+        activation.apply(out);
     }
 }
 

@@ -16,6 +16,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 /// What an output file holds before a command that must not touch it.
@@ -237,8 +238,8 @@ pub fn f32s(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
-/// What another source holds, to be read piece by piece.
-pub struct Streamed(pub Arc<dyn Source>);
+/// What another source holds, to be read piece by piece; and how many bytes were read.
+pub struct Streamed(pub Arc<dyn Source>, pub AtomicU64);
 
 impl Source for Streamed {
     fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
@@ -250,6 +251,7 @@ impl Source for Streamed {
     }
 
     fn read_into<'a>(&'a self, info: &TensorInfo, range: Range<u64>, to: &'a mut Vec<u8>) -> anyhow::Result<&'a [u8]> {
+        self.1.fetch_add(range.end - range.start, Ordering::Relaxed);
         *to = self.0.read(info, range)?;
         Ok(to)
     }

@@ -96,9 +96,7 @@ fn test(pack: &Pack) -> Result<Outcome> {
 
 /// Holds every way of computing the logits against one, and that against the promise.
 fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &Arc<dyn Source>) -> Result<Outcome> {
-    // Of a folder of several models another pack reads the language model's config.
-    let packs = [std::slice::from_ref(pack), Pack::embedded()].concat();
-    let books = close_books(config, resident.as_ref(), &BTreeSet::new(), &packs, &[]);
+    let books = close_books(config, resident.as_ref(), &BTreeSet::new(), &pack.and_embedded(), &[]);
     let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| sentences(&books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
@@ -251,7 +249,7 @@ mod tests {
         for pack in Pack::embedded() {
             let (config, tensors) = synthetic::checkpoint(pack).unwrap();
             let source: Arc<dyn Source> = Arc::new(MemorySource::new(tensors).unwrap());
-            let books = close_books(&config, source.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+            let books = close_books(&config, source.as_ref(), &BTreeSet::new(), &pack.and_embedded(), &[]);
             let plan = books.plan.unwrap();
             let reference = Reference::default();
             let coarse = crate::exec::faults::inject("bf16-activations", &plan).unwrap();

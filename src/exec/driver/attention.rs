@@ -161,12 +161,12 @@ pub(super) fn rotate<F: Float>(
     }
 }
 
-/// Multiplies each token's queries by the temperature of its position.
+/// Multiplies each token's queries by the temperature of its position, or of its slot.
 pub(super) fn heat<F: Float>(q: &mut Matrix<F>, segments: &[Segment<'_, F>], by: &Temperature) {
     for segment in segments {
         for (t, (row, &position)) in segment.rows.clone().zip(&segment.positions).enumerate() {
-            let position = if by.by_slot { (segment.session.len() + t) as u32 } else { position };
-            let factor = temperature::<F>(position, by.beta, by.floor_scale, by.offset);
+            let at = if by.slots { (segment.session.len() + t) as f64 } else { f64::from(position) };
+            let factor = temperature::<F>(at, by.beta, by.floor_scale, by.offset);
             q.row_mut(row).iter_mut().for_each(|v| *v *= factor);
         }
     }

@@ -1,7 +1,7 @@
 //! One layer: how branches and hidden states belong together.
 
 use super::compute::{Compute, add, scale};
-use super::{Pass, Seer, Segment, recurrent};
+use super::{Pass, Seer, Segment};
 use crate::exec::observer::Observer;
 use crate::model::plan::{AltUp, FeedForward, Layer, Mixer, Norm, PerLayerInput};
 use crate::ops::{Float, Matrix};
@@ -125,9 +125,9 @@ impl<F: Float> Compute<'_, F> {
         let mut mixed = match &layer.mixer {
             Mixer::Attention(attention) => self.attention(x, attention, segments, see)?,
             Mixer::LatentAttention(attention) => self.latent_attention(x, attention, segments, see)?,
-            mixer @ (Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_)) => {
-                recurrent::mix(self, segments, x, mixer, see)?
-            }
+            Mixer::ShortConv(conv) => self.short_conv(x, conv, segments, see)?,
+            Mixer::Mamba2(mamba) => self.mamba2(x, mamba, segments, see)?,
+            Mixer::GatedDelta(delta) => self.gated_delta(x, delta, segments, see)?,
         };
         see.at("mixer.out", &mixed);
         if let Some(norm) = &layer.mixer_post_norm {

@@ -1,7 +1,7 @@
 //! The mixers that keep a state instead of keys and values: short convolutions, Mamba-2, the gated delta rule.
 //!
 //! Each is a recurrence over tokens, whatever chunks they come in: no bit depends on how a prompt is cut. Threads share
-//! out heads and channels, never a sum.
+//! out heads and tokens, never a sum.
 
 use super::compute::Compute;
 use super::{Seer, Segment};
@@ -13,32 +13,12 @@ use crate::ops::delta::{DeltaSpec, DeltaToken, decay, delta_rule, l2_norm};
 use crate::ops::level::elementwise;
 use crate::ops::mamba2::{ScanHead, scan, step_size};
 use crate::ops::{Float, Matrix};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// What the mixer makes of the rows `x`, `[tokens of all inputs, hidden_size]`.
-///
-/// # Errors
-/// The source can't be read.
-pub(super) fn mix<F: Float>(
-    compute: &mut Compute<'_, F>,
-    segments: &mut [Segment<'_, F>],
-    x: &Matrix<F>,
-    mixer: &Mixer,
-    see: &mut Seer<'_, F>,
-) -> Result<Matrix<F>> {
-    let mut on = On { compute, segments, see };
-    match mixer {
-        Mixer::ShortConv(conv) => on.short_conv(x, conv),
-        Mixer::Mamba2(mamba) => on.mamba2(x, mamba),
-        Mixer::GatedDelta(delta) => on.gated_delta(x, delta),
-        Mixer::Attention(_) | Mixer::LatentAttention(_) => bail!("{} is no recurrence", mixer.name()),
-    }
-}
-
-/// Floats that a pass holds at the same time for such a mixer: per token, and per session what it keeps. None for the
-/// other mixers.
+/// Floats that a pass holds at the same time for such a mixer: per token, and what each session keeps. None for the other
+/// mixers.
 pub fn floats(mixer: &Mixer, hidden_size: usize) -> Option<(usize, usize)> {
     let conv = |convs: &[CausalConv]| {
         let kept = |conv: &CausalConv| conv.weight.shape.iter().product::<usize>();
@@ -64,41 +44,49 @@ pub fn floats(mixer: &Mixer, hidden_size: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// The access to weights, to the sequences of the pass, and to the observer.
-struct On<'o, 'a, 's, 'w, F: Float> {
-    compute: &'o mut Compute<'a, F>,
-    segments: &'o mut [Segment<'s, F>],
-    see: &'o mut Seer<'w, F>,
-}
-
-impl<F: Float> On<'_, '_, '_, '_, F> {
-    fn short_conv(&mut self, x: &Matrix<F>, conv: &ShortConv) -> Result<Matrix<F>> {
-        let b = self.linear(x, &conv.b, "mixer.b")?;
-        let c = self.linear(x, &conv.c, "mixer.c")?;
-        let mut x = self.linear(x, &conv.x, "mixer.x")?;
+impl<F: Float> Compute<'_, F> {
+    pub fn short_conv(
+        &mut self,
+        x: &Matrix<F>,
+        conv: &ShortConv,
+        segments: &mut [Segment<'_, F>],
+        see: &mut Seer<'_, F>,
+    ) -> Result<Matrix<F>> {
+        let [b, c, mut x] = self.several(x, [&conv.b, &conv.c, &conv.x])?;
+        for (name, rows) in [("mixer.b", &b), ("mixer.c", &c), ("mixer.x", &x)] {
+            see.at(name, rows);
+        }
         multiply(&mut x, &b);
-        let mut y = self.convolve(&x, std::slice::from_ref(&conv.conv))?;
+        let mut y = self.convolve(&x, std::slice::from_ref(&conv.conv), segments, see)?;
         multiply(&mut y, &c);
-        self.see.at("mixer.gated", &y);
-        self.compute.linear(&y, &conv.out)
+        see.at("mixer.gated", &y);
+        self.linear(&y, &conv.out)
     }
 
-    fn mamba2(&mut self, x: &Matrix<F>, mamba: &Mamba2) -> Result<Matrix<F>> {
+    pub fn mamba2(
+        &mut self,
+        x: &Matrix<F>,
+        mamba: &Mamba2,
+        segments: &mut [Segment<'_, F>],
+        see: &mut Seer<'_, F>,
+    ) -> Result<Matrix<F>> {
         let spec = mamba.spec();
-        let mut z = self.linear(x, &mamba.z, "mixer.z")?;
-        let raw = self.linear(x, &mamba.xbc, "mixer.xbc")?;
-        let mut dt = self.linear(x, &mamba.dt, "mixer.dt")?;
-        let xbc = self.convolve(&raw, std::slice::from_ref(&mamba.conv))?;
+        let [mut z, raw, mut dt] = self.several(x, [&mamba.z, &mamba.xbc, &mamba.dt])?;
+        for (name, rows) in [("mixer.z", &z), ("mixer.xbc", &raw), ("mixer.dt", &dt)] {
+            see.at(name, rows);
+        }
+        let xbc = self.convolve(&raw, std::slice::from_ref(&mamba.conv), segments, see)?;
         drop(raw);
         let bias = self.vector_or_zeros(mamba.dt_bias.as_ref(), spec.num_heads)?;
         let a = self.decay_rates(&mamba.a_log)?;
-        let d = mamba.d.as_ref().map(|d| self.vector(d)).transpose()?;
+        let d = mamba.d.as_ref().map(|d| self.weights.vector::<F>(d)).transpose()?;
         let (least, most) = mamba.time_step_limit;
         let limit = (F::from_f64(least), F::from_f64(most));
         dt.par_iter_rows_mut().for_each(|row| {
             row.iter_mut().zip(&bias).for_each(|(dt, &bias)| *dt = step_size(*dt, bias, limit));
         });
-        let mut y = self.by_head(spec.state_size * spec.head_dim, spec.head_dim, |h, rows, state, out| {
+        let size = spec.state_size * spec.head_dim;
+        let mut y = by_head(segments, see.layer, size, spec.head_dim, |h, rows, state, out| {
             let head = ScanHead { a: a[h], d: d.as_ref().map(|d| d[h]) };
             let [x, b, c] = spec.columns(h).map(Columns);
             elementwise(
@@ -111,31 +99,43 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
                 },
             );
         })?;
-        self.see.at("mixer.scan", &y);
+        see.at("mixer.scan", &y);
         if mamba.norm_before_gate {
-            self.compute.norm_heads(&mut y, &mamba.norm)?;
+            self.norm_heads(&mut y, &mamba.norm)?;
             gate(Activation::Silu, &mut z, &y);
         } else {
             gate(Activation::Silu, &mut z, &y);
-            self.compute.norm_heads(&mut z, &mamba.norm)?;
+            self.norm_heads(&mut z, &mamba.norm)?;
         }
-        self.see.at("mixer.gated", &z);
-        self.compute.linear(&z, &mamba.out)
+        see.at("mixer.gated", &z);
+        self.linear(&z, &mamba.out)
     }
 
-    fn gated_delta(&mut self, x: &Matrix<F>, delta: &GatedDelta) -> Result<Matrix<F>> {
+    pub fn gated_delta(
+        &mut self,
+        x: &Matrix<F>,
+        delta: &GatedDelta,
+        segments: &mut [Segment<'_, F>],
+        see: &mut Seer<'_, F>,
+    ) -> Result<Matrix<F>> {
         let spec = delta.spec();
-        let parts = [
-            self.linear(x, &delta.q, "mixer.q")?,
-            self.linear(x, &delta.k, "mixer.k")?,
-            self.linear(x, &delta.v, "mixer.v")?,
-        ];
-        let mut qkv = self.convolve(&side_by_side(&parts), &delta.conv)?;
-        drop(parts);
+        let (first_decay, further_decays) = delta.decay.split_first().context("a gated delta rule has a decay")?;
+        let first_gate = delta.gate.first();
+        let linears: Vec<&Linear> =
+            [&delta.q, &delta.k, &delta.v, &delta.beta, first_decay].into_iter().chain(first_gate).collect();
+        let mut projected = self.linears(x, &linears)?;
+        let gates = first_gate.and_then(|_| projected.pop());
+        let [q, k, v, mut beta, left] = some(projected)?;
+        for (name, rows) in [("mixer.q", &q), ("mixer.k", &k), ("mixer.v", &v), ("mixer.beta", &beta)] {
+            see.at(name, rows);
+        }
+        let raw = side_by_side(&[q, k, v]);
+        let mut qkv = self.convolve(&raw, &delta.conv, segments, see)?;
+        drop(raw);
         normalize(&spec, &mut qkv, delta.qk_l2_norm_eps);
-        let mut beta = self.linear(x, &delta.beta, "mixer.beta")?;
         beta.data_mut().iter_mut().for_each(|b| *b = sigmoid(*b));
-        let mut left = self.chain(x, &delta.decay, "mixer.decay")?.context("a gated delta rule has a decay")?;
+        let mut left = self.chain(left, further_decays)?;
+        see.at("mixer.decay", &left);
         let bias = self.vector_or_zeros(delta.dt_bias.as_ref(), left.cols())?;
         let a = self.decay_rates(&delta.a_log)?;
         let per_head = left.cols() / spec.num_v_heads;
@@ -144,7 +144,8 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
                 *x = decay(*x, bias, a[i / per_head]);
             }
         });
-        let mut y = self.by_head(spec.head_k_dim * spec.head_v_dim, spec.head_v_dim, |h, rows, state, out| {
+        let size = spec.head_k_dim * spec.head_v_dim;
+        let mut y = by_head(segments, see.layer, size, spec.head_v_dim, |h, rows, state, out| {
             let [q, k, v] = spec.columns(h).map(Columns);
             let decay = Columns(h * per_head..(h + 1) * per_head);
             let mut scratch = vec![F::ZERO; spec.head_v_dim];
@@ -160,62 +161,58 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
                 },
             );
         })?;
-        self.see.at("mixer.scan", &y);
-        let gates = self.chain(x, &delta.gate, "mixer.gate")?;
-        self.compute.norm_heads(&mut y, &delta.norm)?;
+        see.at("mixer.scan", &y);
+        let gates = gates.map(|first| self.chain(first, &delta.gate[1..])).transpose()?;
+        self.norm_heads(&mut y, &delta.norm)?;
         if let Some(mut gates) = gates {
+            see.at("mixer.gate", &gates);
             gate(delta.gate_activation, &mut gates, &y);
             y = gates;
         }
-        self.see.at("mixer.gated", &y);
-        self.compute.linear(&y, &delta.out)
+        see.at("mixer.gated", &y);
+        self.linear(&y, &delta.out)
     }
 
-    fn linear(&mut self, x: &Matrix<F>, linear: &Linear, name: &'static str) -> Result<Matrix<F>> {
-        let y = self.compute.linear(x, linear)?;
-        self.see.at(name, &y);
-        Ok(y)
+    fn several<const N: usize>(&mut self, x: &Matrix<F>, linears: [&Linear; N]) -> Result<[Matrix<F>; N]> {
+        some(self.linears(x, &linears)?)
     }
 
-    /// One linear layer after the other; the last result has the name.
-    fn chain(&mut self, x: &Matrix<F>, linears: &[Linear], name: &'static str) -> Result<Option<Matrix<F>>> {
-        let mut y: Option<Matrix<F>> = None;
+    /// One linear layer after the other.
+    fn chain(&mut self, mut x: Matrix<F>, linears: &[Linear]) -> Result<Matrix<F>> {
         for linear in linears {
-            y = Some(self.compute.linear(y.as_ref().unwrap_or(x), linear)?);
+            x = self.linear(&x, linear)?;
         }
-        if let Some(y) = &y {
-            self.see.at(name, y);
-        }
-        Ok(y)
-    }
-
-    fn vector(&mut self, weight: &Weight) -> Result<Vec<F>> {
-        self.compute.weights.vector(weight)
+        Ok(x)
     }
 
     fn vector_or_zeros(&mut self, weight: Option<&Weight>, n: usize) -> Result<Vec<F>> {
-        weight.map_or_else(|| Ok(vec![F::ZERO; n]), |weight| self.vector(weight))
+        weight.map_or_else(|| Ok(vec![F::ZERO; n]), |weight| self.weights.vector(weight))
     }
 
     /// `-exp(a_log)`
     fn decay_rates(&mut self, a_log: &Weight) -> Result<Vec<F>> {
-        Ok(self.vector(a_log)?.into_iter().map(|a: F| -a.exp()).collect())
+        Ok(self.weights.vector(a_log)?.into_iter().map(|a: F| -a.exp()).collect())
     }
 
     /// A convolution's weights, channels becoming columns.
     fn taps(&mut self, conv: &CausalConv) -> Result<Taps<F>> {
-        let (channels, kernel) = conv.weight.rows_and_cols();
-        let mut weights = Matrix::filled(kernel, channels, F::ZERO);
-        let stored = self.compute.weights.matrix(&conv.weight)?;
+        let stored = self.weights.matrix::<F>(&conv.weight)?;
+        let mut weights = Matrix::filled(stored.cols(), stored.rows(), F::ZERO);
         for (channel, row) in stored.iter_rows().enumerate() {
             row.iter().enumerate().for_each(|(j, &w)| weights.row_mut(j)[channel] = w);
         }
-        let bias = conv.bias.as_ref().map(|bias| self.vector(bias)).transpose()?;
+        let bias = conv.bias.as_ref().map(|bias| self.weights.vector(bias)).transpose()?;
         Ok(Taps { weights, bias, activation: conv.activation })
     }
 
     /// Convolutions over neighbouring columns of `x`, each sequence by itself and after what it has kept.
-    fn convolve(&mut self, x: &Matrix<F>, convs: &[CausalConv]) -> Result<Matrix<F>> {
+    fn convolve(
+        &mut self,
+        x: &Matrix<F>,
+        convs: &[CausalConv],
+        segments: &mut [Segment<'_, F>],
+        see: &mut Seer<'_, F>,
+    ) -> Result<Matrix<F>> {
         let mut taps = Vec::new();
         let mut columns = 0;
         for conv in convs {
@@ -224,13 +221,11 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
             columns += of.weights.cols();
             taps.push((of, first..columns));
         }
-        if columns != x.cols() {
-            bail!("convolutions over {columns} channels don't fit {} inputs", x.cols());
-        }
+        ensure!(columns == x.cols(), "convolutions over {columns} channels don't fit {} inputs", x.cols());
         let mut y = Matrix::filled(x.rows(), x.cols(), F::ZERO);
-        for segment in self.segments.iter_mut() {
+        for segment in segments {
             let rows = segment.rows.clone();
-            let all = recurrent(segment, self.see.layer)?.append(&x.slice_rows(rows.clone()));
+            let all = recurrent(segment, see.layer)?.append(&x.slice_rows(rows.clone()));
             let before = all.rows() - rows.len();
             y.par_iter_rows_mut().skip(rows.start).take(rows.len()).enumerate().for_each(|(t, row)| {
                 elementwise(
@@ -243,41 +238,42 @@ impl<F: Float> On<'_, '_, '_, '_, F> {
                 );
             });
         }
-        self.see.at("mixer.conv", &y);
+        see.at("mixer.conv", &y);
         Ok(y)
     }
+}
 
-    /// Runs each head of each sequence over the sequence's tokens: `work(head, rows, state, out)`, `state` being the head's
-    /// `size` values and `out` `[tokens, width]`. Gives `[tokens of all inputs, heads * width]`.
-    fn by_head(
-        &mut self,
-        size: usize,
-        width: usize,
-        work: impl Fn(usize, Range<usize>, &mut [F], &mut [F]) + Sync,
-    ) -> Result<Matrix<F>> {
-        let mut y = Matrix::filled(0, 0, F::ZERO);
-        for segment in self.segments.iter_mut() {
-            let rows = segment.rows.clone();
-            let state = recurrent(segment, self.see.layer)?.scan_mut();
-            let heads = state.par_chunks_exact_mut(size).enumerate().map(|(h, state)| {
-                let mut out = vec![F::ZERO; rows.len() * width];
-                work(h, rows.clone(), state, &mut out);
-                out
-            });
-            let heads: Vec<Vec<F>> = heads.collect();
-            let mut joined = Matrix::filled(rows.len(), heads.len() * width, F::ZERO);
-            joined.par_iter_rows_mut().enumerate().for_each(|(t, row)| {
-                for (to, from) in row.chunks_exact_mut(width).zip(&heads) {
-                    to.copy_from_slice(&from[t * width..][..width]);
-                }
-            });
-            match y.rows() {
-                0 => y = joined,
-                _ => y.extend_rows(joined.data()),
+/// Runs each head of each sequence over the sequence's tokens: `work(head, rows, state, out)`, `state` being the head's
+/// `size` values and `out` `[tokens, width]`. Gives `[tokens of all inputs, heads * width]`.
+fn by_head<F: Float>(
+    segments: &mut [Segment<'_, F>],
+    layer: usize,
+    size: usize,
+    width: usize,
+    work: impl Fn(usize, Range<usize>, &mut [F], &mut [F]) + Sync,
+) -> Result<Matrix<F>> {
+    let mut y: Option<Matrix<F>> = None;
+    for segment in segments {
+        let rows = segment.rows.clone();
+        let state = recurrent(segment, layer)?.scan_mut();
+        let heads = state.par_chunks_exact_mut(size).enumerate().map(|(h, state)| {
+            let mut out = vec![F::ZERO; rows.len() * width];
+            work(h, rows.clone(), state, &mut out);
+            out
+        });
+        let heads: Vec<Vec<F>> = heads.collect();
+        let mut joined = Matrix::filled(rows.len(), heads.len() * width, F::ZERO);
+        joined.par_iter_rows_mut().enumerate().for_each(|(t, row)| {
+            for (to, from) in row.chunks_exact_mut(width).zip(&heads) {
+                to.copy_from_slice(&from[t * width..][..width]);
             }
+        });
+        match &mut y {
+            None => y = Some(joined),
+            Some(y) => y.extend_rows(joined.data()),
         }
-        Ok(y)
     }
+    y.context("a pass has at least one input")
 }
 
 /// Some columns of a row.
@@ -290,10 +286,15 @@ impl Columns {
     }
 }
 
+/// As many matrices as were asked for.
+fn some<F, const N: usize>(found: Vec<Matrix<F>>) -> Result<[Matrix<F>; N]> {
+    found.try_into().ok().context("as many results as layers")
+}
+
 fn recurrent<'s, F: Float>(segment: &'s mut Segment<'_, F>, layer: usize) -> Result<&'s mut RecurrentState<F>> {
     match &mut segment.session.layers[layer] {
         LayerState::Recurrent(state) => Ok(state),
-        LayerState::Kv(_) | LayerState::Shared(_) => bail!("layer {layer} keeps keys and values"),
+        LayerState::Kv(_) | LayerState::Shared(_) => bail!("layer {layer} keeps no recurrent state"),
     }
 }
 
@@ -312,7 +313,7 @@ fn normalize<F: Float>(spec: &DeltaSpec, qkv: &mut Matrix<F>, eps: Option<f64>) 
     });
 }
 
-fn side_by_side<F: Float>(parts: &[Matrix<F>]) -> Matrix<F> {
+fn side_by_side<F: Float>(parts: &[Matrix<F>; 3]) -> Matrix<F> {
     let cols = parts.iter().map(Matrix::cols).sum();
     let mut all = Matrix::filled(parts[0].rows(), cols, F::ZERO);
     all.par_iter_rows_mut().enumerate().for_each(|(t, row)| {

@@ -2,7 +2,8 @@
 //! are known only once tokens were routed.
 
 use crate::model::plan::{
-    AltUp, Attention, FeedForward, LatentAttention, Layer, Linear, Mixer, Mlp, Moe, Norm, PerLayerInput, Plan, Weight,
+    AltUp, Attention, FeedForward, GatedDelta, LatentAttention, Layer, Linear, Mamba2, Mixer, Mlp, Moe, Norm,
+    PerLayerInput, Plan, ShortConv, Weight,
 };
 
 /// Weights that are read together, group after group.
@@ -43,7 +44,7 @@ impl<'a> Groups<'a> {
 
     fn linears(&mut self, linears: &[&'a Linear]) {
         self.0.push(linears.iter().map(|linear| &linear.weight).collect());
-        linears.iter().for_each(|linear| self.maybe(&linear.bias));
+        self.0.push(linears.iter().filter_map(|linear| linear.bias.as_ref()).collect());
     }
 
     fn linear(&mut self, linear: &'a Linear) {
@@ -73,9 +74,9 @@ impl<'a> Groups<'a> {
         match &layer.mixer {
             Mixer::Attention(attention) => self.attention(attention),
             Mixer::LatentAttention(attention) => self.latent(attention),
-            mixer @ (Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_)) => {
-                mixer.each_weight(&mut |weight| self.one(weight));
-            }
+            Mixer::ShortConv(conv) => self.short_conv(conv),
+            Mixer::Mamba2(mamba) => self.mamba2(mamba),
+            Mixer::GatedDelta(delta) => self.gated_delta(delta),
         }
         self.norms(&layer.mixer_post_norm);
         self.norms(&layer.mlp_norm);
@@ -123,6 +124,35 @@ impl<'a> Groups<'a> {
         self.norm(&a.kv_a_norm);
         self.linear(&a.kv_b);
         self.linear(&a.o);
+    }
+
+    fn short_conv(&mut self, m: &'a ShortConv) {
+        self.linears(&[&m.b, &m.c, &m.x]);
+        m.conv.each_weight(&mut |weight| self.one(weight));
+        self.linear(&m.out);
+    }
+
+    fn mamba2(&mut self, m: &'a Mamba2) {
+        self.linears(&[&m.z, &m.xbc, &m.dt]);
+        m.conv.each_weight(&mut |weight| self.one(weight));
+        self.maybe(&m.dt_bias);
+        self.one(&m.a_log);
+        self.maybe(&m.d);
+        self.norm(&m.norm);
+        self.linear(&m.out);
+    }
+
+    fn gated_delta(&mut self, d: &'a GatedDelta) {
+        let further = d.decay.first().into_iter().chain(d.gate.first());
+        let projections: Vec<&Linear> = [&d.q, &d.k, &d.v, &d.beta].into_iter().chain(further).collect();
+        self.linears(&projections);
+        d.conv.iter().for_each(|conv| conv.each_weight(&mut |weight| self.one(weight)));
+        d.decay.iter().skip(1).for_each(|l| self.linear(l));
+        self.maybe(&d.dt_bias);
+        self.one(&d.a_log);
+        d.gate.iter().skip(1).for_each(|l| self.linear(l));
+        self.norm(&d.norm);
+        self.linear(&d.out);
     }
 
     fn mlp(&mut self, mlp: &'a Mlp) {

@@ -24,10 +24,12 @@ impl View {
     pub fn of(weight: &Weight) -> (Self, usize) {
         let (rows, cols) = weight.rows_and_cols();
         let Some(part) = &weight.part else { return (Self::Rows { rows: Steps::contiguous(0, rows) }, cols) };
-        // A vector has an output for each of its elements.
-        let (outputs, inputs) = if weight.shape.len() == 1 { (cols, 1) } else { (rows, cols) };
-        let vector = weight.shape.len() == 1 && !part.transposed;
-        let stored_cols = if vector { 1 } else { part.stored.last().copied().unwrap_or(1) };
+        // A vector has an output for each of its elements; its stored tensor is a column of them, unless the vector lies
+        // along a row of it.
+        let vector = weight.shape.len() == 1;
+        let (outputs, inputs) = if vector { (cols, 1) } else { (rows, cols) };
+        let column = vector && !part.transposed;
+        let stored_cols = if column { 1 } else { part.stored.last().copied().unwrap_or(1) };
         let steps = |first| Steps { first, block: part.block, stride: part.stride, count: outputs };
         if part.transposed {
             (Self::Columns { base: part.base, inputs, columns: steps(part.first) }, stored_cols)

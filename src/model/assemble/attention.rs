@@ -420,12 +420,12 @@ fn temperatures(
         let (Some(floor_scale), Some(beta)) = (floor_scale, attn_scale) else {
             return Err(fields.wrong("attn_temperature_tuning", "needs floor_scale and attn_scale"));
         };
-        let temperature = Temperature { beta, floor_scale, offset: 1.0, by_slot: true };
+        let temperature = Temperature { beta, floor_scale, offset: 1.0, slots: true };
         return Ok(rope_layers.iter().map(|rope| (!rope).then(|| temperature.clone())).collect());
     }
     let temperature = tables.first().and_then(|table| table.temperature);
     let temperature =
-        temperature.map(|(beta, length)| Temperature { beta, floor_scale: length as f64, offset: 0.0, by_slot: false });
+        temperature.map(|(beta, length)| Temperature { beta, floor_scale: length as f64, offset: 0.0, slots: false });
     Ok(vec![temperature; rope_layers.len()])
 }
 
