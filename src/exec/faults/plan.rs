@@ -247,11 +247,12 @@ pub fn qk_norm_dropped(plan: &mut Plan) -> Changed {
 
 pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     let mut changed = 0;
-    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()) {
+    // Without weights the order of norm and rotation changes nothing.
+    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
         norms.after_rope = !norms.after_rope;
         changed += 1;
     }
-    if_any(changed, NO_QK_NORM)
+    if_any(changed, "no query or key norm has weights")
 }
 
 fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
@@ -347,7 +348,8 @@ pub fn per_layer_input_dropped(plan: &mut Plan) -> Changed {
 
 fn change_activation(plan: &mut Plan, change: fn(Activation) -> Option<Activation>, reason: &str) -> Changed {
     let mut changed = 0;
-    for mlp in mlps_mut(plan) {
+    // gpt-oss' gate has a function of its own.
+    for mlp in mlps_mut(plan).into_iter().filter(|mlp| mlp.clamp.is_none()) {
         if let Some(other) = change(mlp.activation) {
             mlp.activation = other;
             changed += 1;
