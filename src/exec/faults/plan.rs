@@ -247,11 +247,12 @@ pub fn qk_norm_dropped(plan: &mut Plan) -> Changed {
 
 pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     let mut changed = 0;
-    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()) {
+    // Without weights the order of norm and rotation changes nothing.
+    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
         norms.after_rope = !norms.after_rope;
         changed += 1;
     }
-    if_any(changed, NO_QK_NORM)
+    if_any(changed, "no query or key norm has weights")
 }
 
 fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
