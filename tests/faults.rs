@@ -52,7 +52,7 @@ const MEETING: [&str; 13] = [
 #[test]
 fn every_fault_of_every_pack_is_noticed_by_bits_and_by_the_f32_tolerance() {
     let mut everywhere = BTreeSet::new();
-    for pack in Pack::embedded() {
+    for pack in Pack::embedded().iter().filter(|pack| pack.refuse.is_none()) {
         let report = json(&format!("faults --pack {} --require bits --require f32", pack.name));
         for name in ["bits", "f32"] {
             let check = check(&report, name);
@@ -268,7 +268,7 @@ fn mutants_are_noticed_and_honest_engines_are_not_rejected() {
     let [bits, of_bits, alarms, engines, f32, of_f32, f32_alarms, f32_engines] = numbers[..] else { panic!("{line}") };
     assert!(bits == of_bits && f32 == of_f32 && bits == f32 && bits > 300, "{line}");
     assert!(alarms == 0 && f32_alarms == 0 && engines > 200 && f32_engines >= 24, "{line}");
-    for pack in Pack::embedded() {
+    for pack in Pack::embedded().iter().filter(|pack| pack.refuse.is_none()) {
         assert_says(&stdout, &[&format!("{:12} ok     {}\n", pack.name, pack.self_test.logits_sha256)]);
     }
 }

@@ -8,7 +8,7 @@ use common::*;
 const SUBCOMMANDS: [&str; 8] = ["run", "diff", "check", "faults", "probes", "kv-equivalence", "self-test", "packs"];
 
 fn packs() -> Vec<&'static Pack> {
-    let packs: Vec<&Pack> = Pack::embedded().iter().collect();
+    let packs: Vec<&Pack> = Pack::embedded().iter().filter(|pack| pack.refuse.is_none()).collect();
     assert!(packs.len() >= 4);
     packs
 }
@@ -42,7 +42,7 @@ fn one_pack_can_be_tested_by_itself() {
 fn an_unknown_pack_is_refused() {
     let (code, stdout, stderr) = outcome(words("self-test --pack lama"));
     assert_eq!((code, stdout.as_str()), (2, ""));
-    assert_says(&stderr, &["no pack `lama`; there are llama, mistral, qwen2, qwen3"]);
+    assert_says(&stderr, &["no pack `lama`; there are ", ", llama, ", ", qwen3"]);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn the_families_are_listed_with_their_model_types() {
     let (code, stdout, stderr) = outcome(words("packs"));
     assert_eq!((code, stderr.as_str()), (0, ""));
     let lines: Vec<&str> = stdout.lines().collect();
-    assert_eq!(lines.len(), packs().len());
-    for (line, pack) in lines.iter().zip(packs()) {
+    assert_eq!(lines.len(), Pack::embedded().len());
+    for (line, pack) in lines.iter().zip(Pack::embedded()) {
         assert!(line.starts_with(&pack.name) && line.ends_with(&pack.title), "{line}");
         assert_says(line, &[&format!("model_type {}: ", pack.model_types.join(", "))]);
     }
