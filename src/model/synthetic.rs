@@ -58,6 +58,8 @@ fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Te
 enum Kind {
     /// A vector's around one; a matrix's are scaled down so that activations keep their size.
     Usual,
+    /// Around one, though it is a matrix: a norm's with weights for each head.
+    Norm,
     /// Around zero: one is added to them.
     Offset,
     /// The logarithm of a decay's rate: some of a state is forgotten, some kept.
@@ -69,8 +71,9 @@ enum Kind {
 /// Tensors that are not of the usual kind, by name.
 fn kinds(plan: &mut Plan) -> BTreeMap<String, Kind> {
     let mut kinds = BTreeMap::new();
-    for norm in plan.norms_mut().into_iter().filter(|norm| norm.offset != 0.0) {
-        kinds.extend(norm.weight.iter().chain(&norm.further).map(|weight| (weight.name.clone(), Kind::Offset)));
+    for norm in plan.norms_mut() {
+        let kind = if norm.offset == 0.0 { Kind::Norm } else { Kind::Offset };
+        kinds.extend(norm.weight.iter().chain(&norm.further).map(|weight| (weight.name.clone(), kind)));
     }
     for layer in &plan.layers {
         let (rate, step) = match &layer.mixer {
@@ -95,6 +98,7 @@ fn tensor(index: usize, weight: &Weight, kind: Kind) -> (Dtype, Vec<usize>, Vec<
             Kind::Offset => unit / 4.0,
             Kind::Rate => unit,
             Kind::Step => unit - 1.0,
+            Kind::Norm => 1.0 + unit / 4.0,
             Kind::Usual if weight.shape.len() == 1 => 1.0 + unit / 4.0,
             Kind::Usual => unit * 2.0 / f32::from_bits(((cols as f32).sqrt()).to_bits() & 0xff80_0000),
         }

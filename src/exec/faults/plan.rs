@@ -348,7 +348,7 @@ pub fn per_layer_input_dropped(plan: &mut Plan) -> Changed {
 
 fn change_activation(plan: &mut Plan, change: fn(Activation) -> Option<Activation>, reason: &str) -> Changed {
     let mut changed = 0;
-    // gpt-oss' gate has a function of its own.
+    // gpt-oss' gate is a function of its own.
     for mlp in mlps_mut(plan).into_iter().filter(|mlp| mlp.clamp.is_none()) {
         if let Some(other) = change(mlp.activation) {
             mlp.activation = other;
