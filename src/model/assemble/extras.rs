@@ -94,8 +94,7 @@ impl Extras {
             router: parts.linear(contract, i, "altup_router", [n, hidden], false),
             prediction: parts.linear(contract, i, "altup_prediction", [n * n, n], false),
             correction: parts.linear(contract, i, "altup_correction", [n, n], false),
-            // It is stored whether it is used or not.
-            output_scale: Some(contract.layer(i, "altup_output_scale", &[hidden])).filter(|_| altup.correct_scale),
+            output_scale: altup.correct_scale.then(|| contract.layer(i, "altup_output_scale", &[hidden])),
             laurel_left: parts.linear(contract, i, "laurel_left", [altup.laurel_rank, hidden], false),
             laurel_right: parts.linear(contract, i, "laurel_right", [hidden, altup.laurel_rank], false),
             laurel_norm: norms.layer(contract, i, "laurel_norm", hidden),
