@@ -211,7 +211,8 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
             }
         }
     };
-    if let Some(other) = architectures.iter().find(|a| !pack.architectures.iter().any(|b| *a == b)) {
+    let foreign = |a: &&&str| pack.refuse.is_none() && !pack.architectures.iter().any(|b| **a == b);
+    if let Some(other) = architectures.iter().find(foreign) {
         let (other, known) = (quote(other), pack.architectures.join(", "));
         let message = format!("{other} is not a language model of this family; pack {} answers for {known}", pack.name);
         return Err(keys.report("architecture", "architectures", message));

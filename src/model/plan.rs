@@ -153,7 +153,7 @@ impl NormKind {
 }
 
 impl Norm {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.weight.iter().chain(&self.further).chain(&self.bias).for_each(f);
     }
@@ -721,7 +721,7 @@ impl Plan {
         total
     }
 
-    /// Calls `f` with every weight, a tied head's once, in the order in which a pass reads them.
+    /// Calls `f` with every weight, a tied head's once, in a fixed order (that of a pass is in `exec::weights`).
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.each_weight_before_layers(f);
         for layer in &self.layers {
@@ -758,7 +758,7 @@ impl Plan {
 }
 
 impl Layer {
-    /// Calls `f` with every weight of the layer in the order in which a pass reads them; experts come last, in the order
+    /// Calls `f` with every weight of the layer in a fixed order; experts come last, in the order
     /// of their index.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         let norm = |norm: &'a Option<Norm>, f: &mut _| norm.iter().for_each(|norm| norm.each_weight(f));
@@ -800,7 +800,7 @@ impl Layer {
 }
 
 impl Mixer {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         match self {
             Mixer::Attention(a) => {
@@ -860,7 +860,7 @@ impl Mixer {
 }
 
 impl Mlp {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.gate.iter().for_each(|l| l.each_weight(f));
         self.up.each_weight(f);
@@ -870,7 +870,7 @@ impl Mlp {
 }
 
 impl Moe {
-    /// Calls `f` with every weight that all tokens need, in the order in which a pass reads them: before the experts.
+    /// Calls `f` with every weight that all tokens need, in a fixed order.
     pub fn each_weight_but_experts<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.shared.iter().for_each(|shared| shared.each_weight(f));
         self.shared_gate.iter().for_each(|l| l.each_weight(f));
