@@ -248,11 +248,12 @@ pub fn qk_norm_dropped(plan: &mut Plan) -> Changed {
 pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     let mut changed = 0;
     // Without weights the order of norm and rotation changes nothing.
-    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
+    let rotates = attentions_mut(plan).filter(|a| a.rope.is_some());
+    for norms in rotates.filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
         norms.after_rope = !norms.after_rope;
         changed += 1;
     }
-    if_any(changed, "no query or key norm has weights")
+    if_any(changed, "no query or key norm has weights and RoPE beside it")
 }
 
 fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
@@ -264,7 +265,13 @@ pub fn q_bias_dropped(plan: &mut Plan) -> Changed {
 }
 
 pub fn k_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| a.k.as_mut(), "the key projection has no bias")
+    /// Added to every key as it is, it adds the same to all scores of a query, and the softmax forgets it.
+    fn key(a: &mut Attention) -> Option<&mut Linear> {
+        let changes = [a.rope.is_some(), a.qk_norm.is_some(), a.sinks.is_some(), a.clip.is_some(), a.v.is_none()];
+        let counts = changes.contains(&true) || a.spec.attn_logit_softcapping.is_some();
+        a.k.as_mut().filter(|_| counts)
+    }
+    drop_bias(plan, key, "no key projection has a bias that changes anything")
 }
 
 pub fn v_bias_dropped(plan: &mut Plan) -> Changed {
