@@ -96,6 +96,11 @@ pub enum Decoder {
     F32,
     F16,
     BF16,
+    /// Two bits of each byte, from the `2 * plane`th on, less one. No [`Dtype`] says so: it takes a plan to know that a
+    /// tensor of U8 holds four planes of them.
+    Ternary {
+        plane: u8,
+    },
 }
 
 impl Decoder {
@@ -109,6 +114,7 @@ impl Decoder {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
+            Self::Ternary { .. } => 1,
         }
     }
 
@@ -129,6 +135,9 @@ impl Decoder {
             Self::F16 => each(bytes, out, |word| f16_to_f32(u16::from_le_bytes(word))),
             // bfloat16 is the upper half of a float32.
             Self::BF16 => each(bytes, out, |word| f32::from_bits(u32::from(u16::from_le_bytes(word)) << 16)),
+            Self::Ternary { plane } => {
+                each(bytes, out, |[byte]| f32::from((byte >> (2 * plane) & 3) as i8 - 1));
+            }
         }
     }
 }
@@ -215,6 +224,17 @@ mod tests {
         // F32: 1, -1.5, the smallest subnormal
         let f32_bytes = [0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0xc0, 0xbf, 0x01, 0x00, 0x00, 0x00];
         assert_eq!(decode(Dtype::F32, &f32_bytes, 3), [1.0, -1.5, f32::from_bits(1)]);
+    }
+
+    #[test]
+    fn a_byte_holds_four_planes_of_two_bits() {
+        // transformers' own example (unpack_weights): 0b10100001 is 0, -1, 1, 1 from the low end, 0b00011000 is -1, 1, 0, -1.
+        let planes = [[0.0, -1.0], [-1.0, 1.0], [1.0, 0.0], [1.0, -1.0]];
+        for (plane, expected) in (0..).zip(planes) {
+            let mut out = [f32::NAN; 2];
+            Decoder::Ternary { plane }.decode(&[0b1010_0001, 0b0001_1000], &mut out);
+            assert_eq!(out, expected, "plane {plane}");
+        }
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub struct Books {
 /// Makes the plan and accounts for every key and tensor.
 ///
 /// `unavailable` are tensors of broken files, `packs` the packs to choose from, `allow` the keys and tensors that may
-/// stay unused. Reads no weight, except where a tied head is stored beside the embedding: then the two are compared.
+/// stay unused. Reads no weight, except scales of ternary ones, and where a tied head is stored beside the embedding: then
+/// the two are compared.
 pub fn close_books(
     config: &Config,
     source: &dyn Source,

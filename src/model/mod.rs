@@ -7,6 +7,7 @@ pub mod fields;
 pub mod keys;
 pub mod pack;
 pub mod plan;
+pub mod quantization;
 pub mod rope;
 pub mod rules;
 pub mod schema;

@@ -1,6 +1,8 @@
 //! Faults that are another plan. Each has the weights' shapes of the true one.
 
-use crate::model::plan::{Attention, FeedForward, LatentAttention, Linear, Mixer, Mlp, Moe, Plan, Scoring};
+use crate::model::plan::{
+    Attention, FeedForward, LatentAttention, Linear, Mixer, Mlp, Moe, Plan, Scoring, TernaryScale,
+};
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -492,6 +494,32 @@ pub fn routed_scaling_dropped(plan: &mut Plan) -> Changed {
 
 pub fn swiglu_clamp_dropped(plan: &mut Plan) -> Changed {
     if_any(mlps_mut(plan).into_iter().filter_map(|mlp| mlp.clamp.take()).count(), "no MLP is clamped")
+}
+
+/// Every projection of attention and of MLPs.
+fn projections_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Linear> {
+    plan.layers.iter_mut().flat_map(|layer| {
+        let mut linears = Vec::new();
+        if let Mixer::Attention(Attention { q, k, v, o, .. }) = &mut layer.mixer {
+            linears.extend([q, o].into_iter().chain(k).chain(v));
+        }
+        if let Some(FeedForward::Dense(Mlp { gate, up, down, .. })) = &mut layer.mlp {
+            linears.extend([up, down].into_iter().chain(gate));
+        }
+        linears
+    })
+}
+
+pub fn activation_quantization_dropped(plan: &mut Plan) -> Changed {
+    let ternary = projections_mut(plan).filter_map(|linear| linear.ternary.as_mut());
+    let dropped = ternary.map(|ternary| ternary.inputs_as_they_are = true).count();
+    if_any(dropped, "no projection rounds its inputs")
+}
+
+pub fn ternary_scale_dropped(plan: &mut Plan) -> Changed {
+    let ternary = projections_mut(plan).filter_map(|linear| linear.ternary.as_mut());
+    let dropped = ternary.map(|ternary| ternary.scale = TernaryScale::Dropped).count();
+    if_any(dropped, "no weights are ternary")
 }
 
 pub fn sub_norm_dropped(plan: &mut Plan) -> Changed {

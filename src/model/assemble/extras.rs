@@ -56,7 +56,7 @@ impl Extras {
             dim,
             embed: contract.model("per_layer_embed", &[vocab_size, columns]),
             embed_scale: (dim as f64).sqrt(),
-            projection: Linear { weight, bias: None },
+            projection: Linear::new(weight, None),
             projection_scale: 1.0 / (model.hidden_size as f64).sqrt(),
             norm: model.norms.of(Some(norm), None, dim),
             scale: std::f64::consts::FRAC_1_SQRT_2,
@@ -77,7 +77,7 @@ impl Extras {
     pub fn altup_ends(&self, contract: &mut Contract<'_>, hidden: usize) -> Option<AltUpEnds> {
         let altup = self.altup.as_ref()?;
         let mut each = |role: &str| -> Vec<Linear> {
-            let one = |copy| Linear { weight: contract.copy(role, copy, &[hidden, hidden]), bias: None };
+            let one = |copy| Linear::new(contract.copy(role, copy, &[hidden, hidden]), None);
             (0..altup.inputs - 1).map(one).collect()
         };
         let (projections, unembed_projections) = (each("altup_projection"), each("altup_unembed"));
