@@ -13,7 +13,7 @@ pub mod source;
 
 pub use config::Config;
 pub use counted::Counted;
-pub use dtype::{Decoder, Dtype};
+pub use dtype::{Block, Decoder, Dtype};
 pub use memory::{MemorySource, load_resident};
 pub use safetensors::SafetensorsFolder;
 pub use source::{Source, SourceFile, TensorInfo};
