@@ -1,9 +1,18 @@
 //! Storage formats of a tensor's elements, and how each becomes float32.
 
 mod block;
+mod codebooks;
+mod grids;
+mod legacy;
+mod plain;
+mod superblocks;
+mod tables;
+mod ternary;
 
 pub use block::Block;
 
+use crate::ops::Level;
+use crate::ops::level::elementwise_at;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -120,12 +129,18 @@ impl Dtype {
 
     /// How to turn stored elements into float32; `None` when no decoder exists for this format.
     pub fn decoder(&self) -> Option<Decoder> {
-        match self {
-            Self::F32 => Some(Decoder::F32),
-            Self::F16 => Some(Decoder::F16),
-            Self::BF16 => Some(Decoder::BF16),
-            _ => None,
-        }
+        Some(match self {
+            Self::F32 => Decoder::F32,
+            Self::F16 => Decoder::F16,
+            Self::BF16 => Decoder::BF16,
+            Self::F64 => Decoder::F64,
+            Self::I8 => Decoder::I8,
+            Self::I16 => Decoder::I16,
+            Self::I32 => Decoder::I32,
+            Self::I64 => Decoder::I64,
+            Self::Block(block) => Decoder::Block(*block),
+            Self::Other(_) => return None,
+        })
     }
 }
 
@@ -150,62 +165,78 @@ pub enum Decoder {
     F32,
     F16,
     BF16,
+    /// Rounded to the nearest float32, as are integers that no float32 holds.
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    Block(Block),
 }
 
 impl Decoder {
     /// Elements of one block: runs start and end at multiples of it.
     pub fn block_elements(&self) -> usize {
-        1
+        match self {
+            Self::Block(block) => block.elements(),
+            _ => 1,
+        }
     }
 
     /// Stored bytes of one block.
     pub fn block_bytes(&self) -> usize {
         match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
+            Self::I8 => 1,
+            Self::F16 | Self::BF16 | Self::I16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::F64 | Self::I64 => 8,
+            Self::Block(block) => block.bytes(),
         }
     }
 
-    /// Decodes the consecutive little-endian elements in `bytes` into `out`, exactly: every finite value, infinity and
-    /// zero keeps its sign and value, and a NaN stays a NaN.
+    /// Decodes the consecutive little-endian elements in `bytes` into `out`. Those of up to four bytes become what they
+    /// are: every finite value, infinity and zero keeps its sign and value, and a NaN stays a NaN. Block formats follow
+    /// their own formulas.
     ///
-    /// Always inlined, so that it is compiled for the instruction set of the kernel that calls it.
+    /// Always inlined, so that it is compiled for the instruction set of the kernel that calls it; block formats run on
+    /// the selected one.
     ///
     /// # Panics
     /// When `out` is not a whole number of blocks, or `bytes` not as many.
     #[inline(always)]
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        self.check(bytes, out);
+        match self {
+            Self::Block(block) => {
+                block.decode(Level::selected().unwrap_or(Level::Portable), bytes, out);
+            }
+            _ => plain::decode(*self, bytes, out),
+        }
+    }
+
+    /// As [`Decoder::decode`], on the instruction set of `level`.
+    ///
+    /// # Panics
+    /// As [`Decoder::decode`], and where the processor doesn't have it.
+    pub fn decode_at(&self, level: Level, bytes: &[u8], out: &mut [f32]) {
+        self.check(bytes, out);
+        assert!(level.available(), "this processor has no {level}");
+        match self {
+            Self::Block(block) => block.decode(level, bytes, out),
+            _ => elementwise_at(
+                level,
+                #[inline(always)]
+                || plain::decode(*self, bytes, out),
+            ),
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, bytes: &[u8], out: &[f32]) {
         let blocks = out.len() / self.block_elements();
         assert_eq!(out.len(), blocks * self.block_elements(), "a run of elements is a whole number of blocks");
         assert_eq!(bytes.len(), blocks * self.block_bytes(), "a run of elements has its format's number of bytes");
-        match self {
-            Self::F32 => each(bytes, out, f32::from_le_bytes),
-            Self::F16 => each(bytes, out, |word| f16_to_f32(u16::from_le_bytes(word))),
-            // bfloat16 is the upper half of a float32.
-            Self::BF16 => each(bytes, out, |word| f32::from_bits(u32::from(u16::from_le_bytes(word)) << 16)),
-        }
     }
-}
-
-/// Decodes elements of `N` bytes each by itself.
-#[inline(always)]
-fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
-    let (words, _) = bytes.as_chunks::<N>();
-    for (value, word) in out.iter_mut().zip(words) {
-        *value = decode(*word);
-    }
-}
-
-/// IEEE 754 binary16, without a branch so that many can be decoded at once: the exponent's bias changes by a
-/// multiplication with 2^112, which is exact and makes subnormals normal.
-#[inline(always)]
-fn f16_to_f32(half: u16) -> f32 {
-    const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
-    let magnitude = u32::from(half & 0x7fff) << 13;
-    // Infinities and NaNs: the largest exponent stays the largest.
-    let special = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-    let sign = u32::from(half & 0x8000) << 16;
-    f32::from_bits((f32::from_bits(magnitude) * REBIAS).to_bits() | special | sign)
 }
 
 #[cfg(test)]
