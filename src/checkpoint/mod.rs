@@ -16,7 +16,7 @@ pub mod source;
 
 pub use config::Config;
 pub use counted::Counted;
-pub use dtype::{Decoder, Dtype};
+pub use dtype::{Block, Decoder, Dtype};
 pub use gguf::Gguf;
 pub use memory::{MemorySource, load_resident};
 pub use presented::Presented;

@@ -5,7 +5,6 @@
 use super::super::Dtype;
 use super::super::local::LocalFile;
 use super::cursor::Cursor;
-use super::types;
 use super::value::{self, Value};
 use crate::problem::{Problem, quote};
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,15 +200,15 @@ fn describe(cursor: &mut Cursor<'_>, name: String, alignment: u64) -> Result<Des
 }
 
 fn entry(name: String, dimensions: Vec<u64>, number: u32, begin: u64, at: u64, alignment: u64) -> Described {
-    let Some(kind) = types::of_number(number) else {
-        let why = types::withdrawn(number).unwrap_or("no such type is known here");
+    let Some((dtype, unit)) = Dtype::of_ggml(number).and_then(|dtype| Some((dtype.clone(), dtype.unit()?))) else {
+        let why = withdrawn(number).unwrap_or("no such type is known here");
         return Err(("gguf-type", format!("expected the number of a storage type, found {number}: {why}")));
     };
     let cols = dimensions.last().copied().unwrap_or(1);
-    if !cols.is_multiple_of(kind.elements) {
+    if !cols.is_multiple_of(unit.elements as u64) {
         let message = format!(
             "expected rows of a multiple of {} elements, which is a block of {}, found {cols} at byte {at}",
-            kind.elements, kind.name
+            unit.elements, dtype
         );
         return Err(("gguf-row", message));
     }
@@ -217,7 +216,7 @@ fn entry(name: String, dimensions: Vec<u64>, number: u32, begin: u64, at: u64, a
     let shape: Option<Vec<usize>> = sizes.collect();
     let elements = dimensions.iter().try_fold(1u64, |product, &n| product.checked_mul(n));
     let elements = if dimensions.contains(&0) { Some(0) } else { elements };
-    let bytes = elements.and_then(|elements| (elements / kind.elements).checked_mul(kind.bytes));
+    let bytes = elements.and_then(|elements| dtype.bytes(elements));
     let (Some(shape), Some(bytes)) = (shape, bytes) else {
         let message = format!("its shape {dimensions:?} at byte {at} takes more bytes than any file can hold");
         return Err(("tensor-size", message));
@@ -229,7 +228,7 @@ fn entry(name: String, dimensions: Vec<u64>, number: u32, begin: u64, at: u64, a
     let Some(end) = begin.checked_add(bytes).filter(|&end| end <= i64::MAX as u64) else {
         return Err(("tensor-offsets", format!("its offset {begin} lies beyond what any file can hold")));
     };
-    Ok(Entry { name, dtype: Dtype::parse(kind.name), shape, begin, end })
+    Ok(Entry { name, dtype, shape, begin, end })
 }
 
 impl Header {
@@ -286,4 +285,16 @@ impl Header {
 /// How messages name a tensor of a file.
 pub(super) fn tensor_place(file: &str, tensor: &str) -> String {
     format!("{file}, tensor {}", quote(tensor))
+}
+
+/// Why a number that once was a type has none any more.
+fn withdrawn(number: u32) -> Option<&'static str> {
+    match number {
+        4 | 5 => Some("Q4_2 and Q4_3 were withdrawn in 2023"),
+        31..=33 => Some("Q4_0_4_4, Q4_0_4_8 and Q4_0_8_8 were withdrawn in 2024: convert from the original again"),
+        36..=38 => {
+            Some("IQ4_NL_4_4, IQ4_NL_4_8 and IQ4_NL_8_8 were withdrawn in 2024: convert from the original again")
+        }
+        _ => None,
+    }
 }

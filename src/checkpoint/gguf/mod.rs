@@ -6,7 +6,6 @@
 mod cursor;
 mod find;
 mod header;
-mod types;
 mod value;
 
 pub use find::find;
