@@ -246,6 +246,11 @@ impl Pack {
         })
     }
 
+    /// This pack, then those in the binary: of a folder of several models another pack reads the language model's config.
+    pub fn and_embedded(&self) -> Vec<Pack> {
+        [std::slice::from_ref(self), Pack::embedded()].concat()
+    }
+
     /// Reads a pack of the user's.
     ///
     /// # Errors

@@ -153,7 +153,7 @@ impl NormKind {
 }
 
 impl Norm {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.weight.iter().chain(&self.further).chain(&self.bias).for_each(f);
     }
@@ -196,6 +196,7 @@ pub struct Layer {
 /// Where tokens meet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum Mixer {
     Attention(Attention),
     LatentAttention(LatentAttention),
@@ -445,6 +446,7 @@ impl GatedDelta {
 /// What follows the mixer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum FeedForward {
     Dense(Mlp),
     Moe(Box<Moe>),
@@ -665,6 +667,49 @@ impl Plan {
         Some(format!("token {at}: {token} stands for {kind} ({key} in the config), and a run of text alone has none"))
     }
 
+    /// Every norm.
+    pub fn norms_mut(&mut self) -> Vec<&mut Norm> {
+        let mut norms = vec![&mut self.norm];
+        norms.extend(self.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
+        for layer in &mut self.layers {
+            let Layer {
+                mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, ..
+            } = layer;
+            norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
+            match mixer {
+                Mixer::Attention(a) => {
+                    if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
+                        norms.push(q);
+                        norms.extend(k);
+                    }
+                    norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
+                }
+                Mixer::LatentAttention(a) => {
+                    norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
+                    norms.push(&mut a.kv_a_norm);
+                }
+                Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
+                Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
+                Mixer::ShortConv(_) => {}
+            }
+            match mlp {
+                Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
+                Some(FeedForward::Moe(moe)) => {
+                    norms.extend(&mut moe.router.norm);
+                    if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
+                        norms.extend([experts_in, experts_out, shared_out]);
+                    }
+                }
+                None => {}
+            }
+            if let Some(altup) = altup {
+                norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
+            }
+            norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
+        }
+        norms
+    }
+
     /// Elements of all weights that the plan uses, a tied head counted once.
     pub fn parameters(&self) -> u64 {
         let mut total = 0u64;
@@ -676,7 +721,7 @@ impl Plan {
         total
     }
 
-    /// Calls `f` with every weight, a tied head's once, in the order in which a pass reads them.
+    /// Calls `f` with every weight, a tied head's once, in a fixed order (that of a pass is in `exec::weights`).
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.each_weight_before_layers(f);
         for layer in &self.layers {
@@ -713,7 +758,7 @@ impl Plan {
 }
 
 impl Layer {
-    /// Calls `f` with every weight of the layer in the order in which a pass reads them; experts come last, in the order
+    /// Calls `f` with every weight of the layer in a fixed order; experts come last, in the order
     /// of their index.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         let norm = |norm: &'a Option<Norm>, f: &mut _| norm.iter().for_each(|norm| norm.each_weight(f));
@@ -755,7 +800,7 @@ impl Layer {
 }
 
 impl Mixer {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         match self {
             Mixer::Attention(a) => {
@@ -815,7 +860,7 @@ impl Mixer {
 }
 
 impl Mlp {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.gate.iter().for_each(|l| l.each_weight(f));
         self.up.each_weight(f);
@@ -825,7 +870,7 @@ impl Mlp {
 }
 
 impl Moe {
-    /// Calls `f` with every weight that all tokens need, in the order in which a pass reads them: before the experts.
+    /// Calls `f` with every weight that all tokens need, in a fixed order.
     pub fn each_weight_but_experts<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.shared.iter().for_each(|shared| shared.each_weight(f));
         self.shared_gate.iter().for_each(|l| l.each_weight(f));

@@ -268,7 +268,6 @@ const ROLES: &[&str] = &[
     "q_norm",
     "k_norm",
     "sinks",
-    "gate_attention",
     "attn_sub_norm",
     "q_a",
     "q_a_norm",
@@ -583,4 +582,22 @@ fn placeholders(template: &str, marks: &[&str]) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/packs.md has every field, every part and every rule, in code quotes.
+    #[test]
+    fn docs_name_everything() {
+        let docs = include_str!("../../docs/packs.md");
+        let fields = FIELDS.iter().map(|(name, _)| *name);
+        let rules = [&rules::LAYER_TYPES[..], &rules::WINDOWS, &rules::MOE_LAYERS, &rules::ROPE_LAYERS].concat();
+        let rules = rules.into_iter().chain([HEAD_DIM, FOUR_TIMES, ROOT, ROPE, ROPE_BY_TYPE, ROPE_LOCAL]);
+        let all = fields.chain(MODEL).chain(ROLES.iter().copied()).chain(rules);
+        let missing: Vec<&str> = all.filter(|name| !docs.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/packs.md doesn't name {missing:?}");
+        assert!(!docs.contains("`nothing_of_the_kind`"));
+    }
 }

@@ -86,7 +86,7 @@ pub fn of_pack(pack: &Pack) -> Result<Vec<Subject>> {
     let mut subjects = Vec::new();
     for (name, config, tensors) in synthetic::checkpoints(pack)? {
         let source: Arc<dyn Source> = Arc::new(MemorySource::new(tensors)?);
-        let books = close_books(&config, source.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+        let books = close_books(&config, source.as_ref(), &BTreeSet::new(), &pack.and_embedded(), &[]);
         let plan = books.plan.filter(|_| books.problems.is_empty());
         let plan = plan.with_context(|| format!("{name}: {}", sentences(&books.problems)))?;
         let own = vec![Probe::new("self-test", pack.self_test.tokens.clone())];

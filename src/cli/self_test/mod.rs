@@ -44,8 +44,8 @@ pub struct SelfTestArgs {
 /// # Errors
 /// No such pack, or a fixture can't be made.
 pub fn run(args: &SelfTestArgs) -> Result<Exit> {
-    let packs: Vec<&Pack> =
-        Pack::embedded().iter().filter(|p| args.pack.as_ref().is_none_or(|name| p.name == *name)).collect();
+    let wanted = |p: &&Pack| args.pack.as_ref().map_or(p.refuse.is_none(), |name| p.name == *name);
+    let packs: Vec<&Pack> = Pack::embedded().iter().filter(wanted).collect();
     if let (Some(name), true) = (&args.pack, packs.is_empty()) {
         let known: Vec<&str> = Pack::embedded().iter().map(|p| p.name.as_str()).collect();
         bail!("no pack {}; there are {}", quote(name), known.join(", "));
@@ -96,7 +96,7 @@ fn test(pack: &Pack) -> Result<Outcome> {
 
 /// Holds every way of computing the logits against one, and that against the promise.
 fn compare(pack: &Pack, config: &Config, streamed: &Arc<dyn Source>, resident: &Arc<dyn Source>) -> Result<Outcome> {
-    let books = close_books(config, resident.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+    let books = close_books(config, resident.as_ref(), &BTreeSet::new(), &pack.and_embedded(), &[]);
     let plan = books.plan.filter(|_| books.problems.is_empty()).with_context(|| sentences(&books.problems))?;
 
     let SelfTest { tokens, logits_sha256, .. } = &pack.self_test;
@@ -249,7 +249,7 @@ mod tests {
         for pack in Pack::embedded() {
             let (config, tensors) = synthetic::checkpoint(pack).unwrap();
             let source: Arc<dyn Source> = Arc::new(MemorySource::new(tensors).unwrap());
-            let books = close_books(&config, source.as_ref(), &BTreeSet::new(), std::slice::from_ref(pack), &[]);
+            let books = close_books(&config, source.as_ref(), &BTreeSet::new(), &pack.and_embedded(), &[]);
             let plan = books.plan.unwrap();
             let reference = Reference::default();
             let coarse = crate::exec::faults::inject("bf16-activations", &plan).unwrap();

@@ -15,7 +15,8 @@ pub(super) struct Compute<'a, F: Float> {
 }
 
 impl<F: Float> Compute<'_, F> {
-    /// Several linear layers of the same `x`; what of their weights lies in one tensor is read in one sweep.
+    /// Several linear layers of the same `x`; what of their weights, or of their biases, lies in one tensor is read in
+    /// one sweep.
     pub fn linears(&mut self, x: &Matrix<F>, linears: &[&Linear]) -> Result<Vec<Matrix<F>>> {
         let kernels = self.kernels;
         let mut outs: Vec<Matrix<F>> =
@@ -25,13 +26,12 @@ impl<F: Float> Compute<'_, F> {
             Stored::Rows { first, tile } => kernels.linear(x, &tile, &mut outs[which], first),
             Stored::Columns(part) => kernels.accumulate(x, &part, &mut outs[which]),
         })?;
-        for (linear, out) in linears.iter().zip(&mut outs) {
-            if let Some(bias) = &linear.bias {
-                let bias = self.weights.vector::<F>(bias)?;
-                for row in out.iter_rows_mut() {
-                    for (y, &b) in row.iter_mut().zip(&bias) {
-                        *y += b;
-                    }
+        let biased: Vec<usize> = (0..linears.len()).filter(|&i| linears[i].bias.is_some()).collect();
+        let biases: Vec<_> = linears.iter().filter_map(|linear| linear.bias.as_ref()).collect();
+        for (i, bias) in biased.into_iter().zip(self.weights.matrices::<F>(&biases)?) {
+            for row in outs[i].iter_rows_mut() {
+                for (y, &b) in row.iter_mut().zip(bias.data()) {
+                    *y += b;
                 }
             }
         }

@@ -1,8 +1,6 @@
 //! Faults that are another plan. Each has the weights' shapes of the true one.
 
-use crate::model::plan::{
-    Attention, FeedForward, LatentAttention, Layer, Linear, Mixer, Mlp, Moe, MoeNorms, Norm, Plan, QkNorm, Scoring,
-};
+use crate::model::plan::{Attention, FeedForward, LatentAttention, Linear, Mixer, Mlp, Moe, Plan, Scoring};
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -57,47 +55,6 @@ fn mlps_mut(plan: &mut Plan) -> Vec<&mut Mlp> {
         }
     }
     mlps
-}
-
-fn norms_mut(plan: &mut Plan) -> Vec<&mut Norm> {
-    let mut norms = vec![&mut plan.norm];
-    norms.extend(plan.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
-    for layer in &mut plan.layers {
-        let Layer { mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, .. } =
-            layer;
-        norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
-        match mixer {
-            Mixer::Attention(a) => {
-                if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
-                    norms.push(q);
-                    norms.extend(k);
-                }
-                norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
-            }
-            Mixer::LatentAttention(a) => {
-                norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
-                norms.push(&mut a.kv_a_norm);
-            }
-            Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
-            Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
-            Mixer::ShortConv(_) => {}
-        }
-        match mlp {
-            Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
-            Some(FeedForward::Moe(moe)) => {
-                norms.extend(&mut moe.router.norm);
-                if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
-                    norms.extend([experts_in, experts_out, shared_out]);
-                }
-            }
-            None => {}
-        }
-        if let Some(altup) = altup {
-            norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
-        }
-        norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
-    }
-    norms
 }
 
 /// `Ok` where something was changed.
@@ -290,11 +247,12 @@ pub fn qk_norm_dropped(plan: &mut Plan) -> Changed {
 
 pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     let mut changed = 0;
-    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()) {
+    // Without weights the order of norm and rotation changes nothing.
+    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
         norms.after_rope = !norms.after_rope;
         changed += 1;
     }
-    if_any(changed, NO_QK_NORM)
+    if_any(changed, "no query or key norm has weights")
 }
 
 fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
@@ -318,7 +276,7 @@ pub fn o_bias_dropped(plan: &mut Plan) -> Changed {
 }
 
 pub fn norm_eps(plan: &mut Plan) -> Changed {
-    for norm in norms_mut(plan) {
+    for norm in plan.norms_mut() {
         // Configs also write it as 9.999999747378752e-06, the nearest float32.
         let is_1e_5 = (norm.eps / 1e-5 - 1.0).abs() < 1e-3;
         norm.eps = if is_1e_5 { 1e-6 } else { 1e-5 };
@@ -328,7 +286,7 @@ pub fn norm_eps(plan: &mut Plan) -> Changed {
 
 fn change_offsets(plan: &mut Plan, offset: f64) -> Changed {
     let mut changed = 0;
-    for norm in norms_mut(plan).into_iter().filter(|norm| norm.offset != 0.0) {
+    for norm in plan.norms_mut().into_iter().filter(|norm| norm.offset != 0.0) {
         norm.offset = offset;
         changed += 1;
     }
@@ -390,7 +348,8 @@ pub fn per_layer_input_dropped(plan: &mut Plan) -> Changed {
 
 fn change_activation(plan: &mut Plan, change: fn(Activation) -> Option<Activation>, reason: &str) -> Changed {
     let mut changed = 0;
-    for mlp in mlps_mut(plan) {
+    // gpt-oss' gate is a function of its own.
+    for mlp in mlps_mut(plan).into_iter().filter(|mlp| mlp.clamp.is_none()) {
         if let Some(other) = change(mlp.activation) {
             mlp.activation = other;
             changed += 1;
