@@ -227,7 +227,7 @@ pub fn load(name: &str) -> (Plan, Arc<dyn Source>) {
 /// Names of all fixtures.
 pub fn fixtures() -> Vec<String> {
     let entries = fs::read_dir(root("fixtures")).expect("the folder exists").map(|entry| entry.expect("an entry"));
-    let folders = entries.filter(|entry| entry.path().is_dir());
+    let folders = entries.filter(|entry| entry.path().join("config.json").is_file());
     let mut names: Vec<String> = folders.map(|e| e.file_name().into_string().expect("UTF-8")).collect();
     names.sort();
     names

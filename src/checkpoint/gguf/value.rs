@@ -62,12 +62,15 @@ impl Value {
             },
             // The shortest decimal number that rounds to this float32 is the one that was meant: 1e-5, not
             // 9.999999747378752e-6.
-            Value::Float32(n) => n.to_string().parse::<f64>().map_or(serde_json::Value::Null, Into::into),
-            Value::Float64(n) => (*n).into(),
+            Value::Float32(n) if n.is_finite() => {
+                n.to_string().parse::<f64>().map_or(serde_json::Value::Null, Into::into)
+            }
+            Value::Float64(n) if n.is_finite() => (*n).into(),
             Value::Flag(flag) => (*flag).into(),
             Value::Text(text) => text.as_str().into(),
             Value::List(list) => list.iter().map(Value::to_json).collect(),
-            Value::LongText(_) | Value::LongList(_) => self.to_string().into(),
+            // JSON has no infinity, and null would mean that there is no such key.
+            Value::Float32(_) | Value::Float64(_) | Value::LongText(_) | Value::LongList(_) => self.to_string().into(),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::checkpoint::gguf::Value;
 use crate::model::rules;
 use crate::problem::{Problem, quote};
 use serde_json::{Map, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Json = serde_json::Value;
 
@@ -16,6 +16,8 @@ type Json = serde_json::Value;
 pub(super) struct Making<'a> {
     pub reading: &'a Reading<'a>,
     pub root: Map<String, Json>,
+    /// Config keys and the file's keys that gave them.
+    origins: BTreeMap<String, String>,
     /// Keys without the architecture in front.
     used: BTreeSet<String>,
     pub problems: &'a mut Vec<Problem>,
@@ -27,8 +29,9 @@ pub(super) fn translate(
     reading: &Reading<'_>,
     problems: &mut Vec<Problem>,
     notes: &mut Vec<Problem>,
-) -> Map<String, Json> {
-    let mut making = Making { reading, root: Map::new(), used: BTreeSet::new(), problems, notes };
+) -> (Map<String, Json>, BTreeMap<String, String>) {
+    let mut making =
+        Making { reading, root: Map::new(), origins: BTreeMap::new(), used: BTreeSet::new(), problems, notes };
     if let Some(model_type) = reading.pack.model_types.first() {
         making.root.insert("model_type".into(), json!(model_type));
     }
@@ -47,7 +50,7 @@ pub(super) fn translate(
         making.root.entry(key.clone()).or_insert(Json::Null);
     }
     making.rest();
-    making.root
+    (making.root, making.origins)
 }
 
 impl<'a> Making<'a> {
@@ -65,6 +68,18 @@ impl<'a> Making<'a> {
             let problem = self.reading.problem("gguf-key", &key, format!("expected {expected}, found {value}"));
             self.problems.push(problem);
         }
+    }
+
+    /// Takes a key's value as that of a config key.
+    pub fn pass(&mut self, key: &str, name: &str) {
+        if let Some(value) = self.take(key) {
+            self.write(name, value.to_json());
+            self.came_from(name, key);
+        }
+    }
+
+    pub fn came_from(&mut self, name: &str, key: &str) {
+        self.origins.insert(name.to_owned(), format!("{}.{key}", self.reading.architecture));
     }
 
     /// Writes a config key; `a.b` is key b of object a.
@@ -89,7 +104,10 @@ impl<'a> Making<'a> {
             match other {
                 // `set` of the pack's table: the file says something else.
                 Some(other) => self.wrong(key, &other.to_string()),
-                None => self.write(name, value),
+                None => {
+                    self.write(name, value);
+                    self.came_from(name, key);
+                }
             }
             return true;
         }
@@ -204,9 +222,8 @@ impl<'a> Making<'a> {
         let everywhere = window == Some(rules::EVERYWHERE);
         if everywhere || window == Some(rules::OF_SLIDING) {
             match self.reading.count("attention.sliding_window") {
-                Some(n) if n > 0 => {
-                    self.take("attention.sliding_window");
-                    self.write("sliding_window", json!(n));
+                Some(1..) => {
+                    self.pass("attention.sliding_window", "sliding_window");
                 }
                 Some(_) => {
                     self.take("attention.sliding_window");
@@ -231,10 +248,7 @@ impl<'a> Making<'a> {
                     let kinds: Vec<&str> = list.iter().map(kind).collect();
                     self.write("layer_types", json!(kinds));
                 }
-                Some(Value::Whole(period)) if keys.len() > 1 => {
-                    self.take("attention.sliding_window_pattern");
-                    self.write(&keys[1], json!(i64::try_from(*period).unwrap_or(0)));
-                }
+                Some(Value::Whole(_)) if keys.len() > 1 => self.pass("attention.sliding_window_pattern", &keys[1]),
                 _ => {}
             }
         }
@@ -263,20 +277,14 @@ impl<'a> Making<'a> {
         const DENSE: &str = "leading_dense_block_count";
         let rule = self.reading.pack.fields.get("moe_layers").and_then(|field| field.rule.as_deref());
         match (rule, self.reading.count(DENSE)) {
-            (Some(rule @ (rules::FIRST_DENSE | rules::NUM_DENSE)), Some(n)) => {
-                self.take(DENSE);
-                self.write(rule, json!(n));
-            }
+            (Some(rule @ (rules::FIRST_DENSE | rules::NUM_DENSE)), Some(_)) => self.pass(DENSE, rule),
             (_, Some(0)) => {
                 self.take(DENSE);
             }
             _ => {}
         }
-        if rule == Some(rules::INTERLEAVED)
-            && let Some(n) = self.reading.count("interleave_moe_layer_step")
-        {
-            self.take("interleave_moe_layer_step");
-            self.write("interleave_moe_layer_step", json!(n));
+        if rule == Some(rules::INTERLEAVED) {
+            self.pass("interleave_moe_layer_step", "interleave_moe_layer_step");
         }
     }
 
@@ -288,8 +296,7 @@ impl<'a> Making<'a> {
             let Some(key) = full.strip_prefix(&prefix).filter(|key| !self.used.contains(*key)) else { continue };
             let json = value.to_json();
             if let Some(name) = self.reading.table.keys.get(key) {
-                self.used.insert(key.to_owned());
-                self.write(name, json);
+                self.pass(key, name);
                 continue;
             }
             let candidates = common.fields.get(key).map_or(&[][..], Vec::as_slice);

@@ -68,8 +68,8 @@ pub fn open(path: &Path, packs: &[Pack]) -> Opened {
     };
     let reading = Reading { gguf: &gguf, pack, table, architecture: &architecture };
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
-    let root = config::translate(&reading, &mut problems, &mut notes);
-    let config = Config { path: path.to_owned(), sha256: gguf.header_sha256().to_owned(), root };
+    let (root, origins) = config::translate(&reading, &mut problems, &mut notes);
+    let config = Config { path: path.to_owned(), sha256: gguf.header_sha256().to_owned(), root, origins };
     let tensors = tensors::translate(&reading, &mut problems);
     let source = Presented::new(Arc::new(gguf), tensors);
     Opened { config: Some(config), source: Some(Arc::new(source)), unavailable: BTreeSet::new(), problems, notes }

@@ -25,13 +25,9 @@ const ATTENTION: &str = "rope.scaling.attn_factor";
 pub(super) fn translate(making: &mut Making<'_>) {
     let rule = making.reading.pack.fields.get("rope").and_then(|field| field.rule.as_deref());
     let Some(rule) = rule else { return };
-    if let Some(base) = making.take("rope.freq_base") {
-        making.write("rope_theta", base.to_json());
-    }
-    if rule == schema::ROPE_LOCAL
-        && let Some(base) = making.take("rope.freq_base_swa")
-    {
-        making.write("rope_local_base_freq", base.to_json());
+    making.pass("rope.freq_base", "rope_theta");
+    if rule == schema::ROPE_LOCAL {
+        making.pass("rope.freq_base_swa", "rope_local_base_freq");
     }
     dimensions(making);
     let scaling = scaling(making, rule);
@@ -54,8 +50,7 @@ fn dimensions(making: &mut Making<'_>) {
     let key = field.and_then(|field| field.keys.first());
     match key {
         _ if field.and_then(|field| field.rule.as_deref()) == Some(schema::ROTARY_DIM) => {
-            making.take(KEY);
-            making.write("rotary_dim", json!(rotated));
+            making.pass(KEY, "rotary_dim");
         }
         Some(key) if rotated <= head_dim => {
             making.take(KEY);
@@ -65,6 +60,7 @@ fn dimensions(making: &mut Making<'_>) {
                 factor = factor.next_up();
             }
             making.write(key, json!(factor));
+            making.came_from(key, KEY);
         }
         None if rotated == head_dim => {
             making.take(KEY);
@@ -125,6 +121,7 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
             object.insert("rope_type".into(), json!(kind));
             if let Some(factor) = making.take(FACTOR) {
                 object.insert("factor".into(), factor.to_json());
+                making.came_from("rope_scaling.factor", FACTOR);
             }
             if kind == "linear" {
                 return;
@@ -136,6 +133,7 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
             ] {
                 if let Some(value) = making.take(key) {
                     object.insert(name.into(), value.to_json());
+                    making.came_from(&format!("rope_scaling.{name}"), key);
                 }
             }
             // What llama.cpp multiplies its own formula with.
@@ -191,7 +189,7 @@ fn llama3(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, 
 fn longrope(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, rule: &str) {
     let Some(original) = making.take(ORIGINAL) else { return };
     if rule == schema::ROPE_LONG {
-        making.write("original_max_position_embeddings", original.to_json());
+        making.pass(ORIGINAL, "original_max_position_embeddings");
     } else {
         object.insert("original_max_position_embeddings".into(), original.to_json());
     }

@@ -24,6 +24,11 @@ pub(super) fn translate(reading: &Reading<'_>, problems: &mut Vec<Problem>) -> V
     making.made
 }
 
+/// No model has that many experts or heads.
+const MOST_ENTRIES: usize = 65_536;
+/// The largest model has a quarter of these, each expert's counted.
+const MOST_TENSORS: usize = 300_000;
+
 struct Making<'a> {
     reading: &'a Reading<'a>,
     made: Vec<(TensorInfo, View)>,
@@ -43,13 +48,14 @@ struct Part<'a> {
 impl<'a> Making<'a> {
     fn tensor(&mut self, info: &'a TensorInfo) -> Result<(), String> {
         let Some(part) = self.part(&info.name) else {
-            self.plain(info, info.name.clone(), info.shape.clone());
+            let name = self.beyond(&info.name).unwrap_or_else(|| info.name.clone());
+            self.plain(info, name, info.shape.clone());
             return Ok(());
         };
         let name = self.name(&part, &[]);
         let role = part.role.as_str();
         match role {
-            "embed" | "head" | "head_bias" => self.vocabulary(info, name),
+            "embed" | "head" | "head_bias" => self.vocabulary(info, name)?,
             _ if self.reading.undoes(Undo::Pairs) && matches!(role, "q" | "k" | "q_bias" | "k_bias") => {
                 self.pairs(info, &part, name)?;
             }
@@ -105,6 +111,20 @@ impl<'a> Making<'a> {
         })
     }
 
+    /// The name of something in a layer after the last, which predicts further tokens: one that the pack ignores.
+    fn beyond(&self, stored: &str) -> Option<String> {
+        let (layer, rest) = stored.strip_prefix("blk.")?.split_once('.')?;
+        let layers = self.reading.count("block_count")?.checked_sub(self.reading.count("nextn_predict_layers")?)?;
+        if layer.parse::<u64>().ok()? < layers {
+            return None;
+        }
+        let tensors = &self.reading.pack.tensors;
+        let mut templates = tensors.ignorable.values().flatten();
+        let start = templates.find_map(|template| template.strip_suffix('*').filter(|t| t.contains("{beyond}")))?;
+        let prefix = tensors.prefixes.first().map_or("", String::as_str);
+        Some(start.replace("{prefix}", prefix).replace("{beyond}", layer) + rest)
+    }
+
     /// The first of a part's names.
     fn name(&self, part: &Part<'_>, marks: &[(&str, usize)]) -> String {
         let template = part.names.0.first().map_or("", String::as_str);
@@ -121,19 +141,22 @@ impl<'a> Making<'a> {
     }
 
     /// As many rows as there are tokens.
-    fn vocabulary(&mut self, info: &TensorInfo, name: String) {
+    fn vocabulary(&mut self, info: &TensorInfo, name: String) -> Result<(), String> {
         let tokens = self.reading.gguf.metadata().get("tokenizer.ggml.tokens").and_then(|tokens| tokens.list_len());
         let tokens = tokens.and_then(|n| usize::try_from(n).ok());
         let rows = info.shape.first().copied().unwrap_or(1);
         let kept = tokens.filter(|&tokens| tokens > 0).map_or(rows, |tokens| tokens.min(rows));
+        if kept != rows && info.shape.len() == 1 && info.dtype.unit().is_none_or(|unit| unit.elements != 1) {
+            return Err(format!("expected as many values as tokens ({kept}), found {rows} of {}", info.dtype));
+        }
         let mut shape = info.shape.clone();
         if let Some(first) = shape.first_mut() {
             *first = kept;
         }
-        // A vector's rows are its elements, which only a plain format has by itself.
         let len = if rows == kept { info.len } else { info.len / rows as u64 * kept as u64 };
         let piece = Piece { stored: info.name.clone(), range: 0..len };
         self.made.push((TensorInfo { name, shape, len, ..info.clone() }, View::Pieces(vec![piece])));
+        Ok(())
     }
 
     /// Rows of each head back into two halves: row `half * d/2 + i` of a head is stored as its row `2 i + half`.
@@ -146,6 +169,11 @@ impl<'a> Making<'a> {
             value => value.as_count(),
         });
         let rows = info.shape.first().copied().unwrap_or(0);
+        let row_bytes = info.len.checked_div(rows as u64).unwrap_or(0);
+        let whole = info.shape.len() > 1 || info.dtype.unit().is_some_and(|unit| unit.elements == 1);
+        if row_bytes == 0 || !whole {
+            return Err(format!("expected rows that lie by themselves, found {} {:?}", info.dtype, info.shape));
+        }
         let heads = count.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0 && rows % (2 * n) == 0 && rows > 0);
         let Some(heads) = heads else {
             let found = self.reading.get(key).map_or("none".to_owned(), ToString::to_string);
@@ -154,7 +182,7 @@ impl<'a> Making<'a> {
         };
         let half = rows / heads / 2;
         let order: Arc<[u32]> = (0..2 * half).map(|row| (row % half * 2 + row / half) as u32).collect();
-        let view = View::Shuffled { stored: info.name.clone(), row_bytes: info.len / rows as u64, order };
+        let view = View::Shuffled { stored: info.name.clone(), row_bytes, order };
         self.made.push((TensorInfo { name, ..info.clone() }, view));
         Ok(())
     }
@@ -175,12 +203,18 @@ impl<'a> Making<'a> {
 
     /// A tensor for each entry of the outermost dimension.
     fn rows(&mut self, info: &TensorInfo, part: &Part<'_>, mark: &str) -> Result<(), String> {
-        /// No model has that many experts or heads.
-        const MOST: usize = 65_536;
         let (count, shape) = match info.shape.split_first() {
-            Some((&count, shape)) if (1..=MOST).contains(&count) && !shape.is_empty() => (count, shape),
-            _ => return Err(format!("expected one entry for each of some {mark}, found shape {:?}", info.shape)),
+            Some((&count, shape)) if (1..=MOST_ENTRIES).contains(&count) && !shape.is_empty() && info.len > 0 => {
+                (count, shape)
+            }
+            _ => {
+                let mark = mark.trim_matches(['{', '}']);
+                return Err(format!("expected an entry for each {mark}, found shape {:?}", info.shape));
+            }
         };
+        if self.made.len() + count > MOST_TENSORS {
+            return Err(format!("expected at most {MOST_TENSORS} tensors with those of each expert, found more"));
+        }
         let len = info.len / count as u64;
         for i in 0..count {
             let first = i as u64 * len;
@@ -214,7 +248,10 @@ impl<'a> Making<'a> {
         for (name, stored) in std::mem::take(&mut self.fused) {
             let sound = match stored[..] {
                 // By name, so that the gate comes first.
-                [gate, up] => gate.dtype == up.dtype && gate.shape == up.shape && gate.shape.len() >= 2,
+                [gate, up] => {
+                    let experts = gate.shape.first().is_some_and(|n| (1..=MOST_ENTRIES).contains(n));
+                    gate.dtype == up.dtype && gate.shape == up.shape && gate.shape.len() >= 2 && experts
+                }
                 _ => false,
             };
             if !sound {
@@ -232,12 +269,12 @@ impl<'a> Making<'a> {
                 continue;
             }
             let (gate, up) = (stored[0], stored[1]);
-            let experts = gate.shape[0].max(1) as u64;
+            let experts = gate.shape[0] as u64;
             let len = gate.len / experts;
             let piece = |info: &TensorInfo, i: u64| Piece { stored: info.name.clone(), range: i * len..(i + 1) * len };
             let pieces = (0..experts).flat_map(|i| [piece(gate, i), piece(up, i)]).collect();
             let mut shape = gate.shape.clone();
-            shape[1] *= 2;
+            shape[1] = shape[1].saturating_mul(2);
             let described = TensorInfo { name, shape, len: gate.len + up.len, ..gate.clone() };
             self.made.push((described, View::Pieces(pieces)));
         }
