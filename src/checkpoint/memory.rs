@@ -29,7 +29,7 @@ impl MemorySource {
             let len = bytes.len() as u64;
             let expected = dtype.shape_bytes(&shape);
             ensure!(
-                expected == Some(len) || dtype.bits().is_none(),
+                expected == Some(len) || dtype.unit().is_none(),
                 "{}: expected {} bytes for shape {shape:?} of {dtype}, found {len}",
                 quote(&name),
                 expected.map_or("a whole number of".into(), |expected| expected.to_string())

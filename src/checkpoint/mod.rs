@@ -5,16 +5,21 @@ mod counted;
 pub mod dtype;
 pub(crate) mod files;
 mod folder;
+pub mod gguf;
 mod json;
+mod local;
 pub mod memory;
+pub mod presented;
 pub mod safetensors;
 pub mod same;
 pub mod source;
 
 pub use config::Config;
 pub use counted::Counted;
-pub use dtype::{Decoder, Dtype};
+pub use dtype::{Block, Decoder, Dtype};
+pub use gguf::Gguf;
 pub use memory::{MemorySource, load_resident};
+pub use presented::Presented;
 pub use safetensors::SafetensorsFolder;
 pub use source::{Source, SourceFile, TensorInfo};
 

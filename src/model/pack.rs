@@ -1,5 +1,6 @@
 //! A pack: one model family as data.
 
+use super::gguf;
 use super::schema;
 use crate::Problem;
 use crate::checkpoint::files::read_small;
@@ -43,6 +44,8 @@ pub struct Pack {
     pub fields: BTreeMap<String, Field>,
     #[serde(default)]
     pub tensors: Tensors,
+    /// How a GGUF file of the family is read; without it there is none.
+    pub gguf: Option<gguf::Table>,
     /// Fixtures (fixtures/NAME) whose logits transformers computed: what the family is verified with.
     #[serde(default)]
     pub fixtures: Vec<String>,

@@ -38,7 +38,7 @@ pub fn checkpoints(pack: &Pack) -> Result<Vec<(String, Config, Tensors)>> {
 fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Tensors)> {
     let root = serde_json::to_value(table)?;
     let root = root.as_object().context("a table becomes an object")?.clone();
-    let config = Config { path: PathBuf::from(path), sha256: String::new(), root };
+    let config = Config { path: PathBuf::from(path), sha256: String::new(), root, origins: BTreeMap::new() };
     // Without a tensor the books complain, but the plan says which tensors it wants.
     let empty = MemorySource::new(BTreeMap::new())?;
     let books = close_books(&config, &empty, &BTreeSet::new(), &pack.and_embedded(), &[]);

@@ -55,6 +55,11 @@ impl Level {
 
 /// Does elementwise work on the selected instruction set: loops inside `work` are compiled for it.
 pub fn elementwise<R>(work: impl FnOnce() -> R) -> R {
+    elementwise_at(Level::selected().unwrap_or(Level::Portable), work)
+}
+
+/// As [`elementwise`], on the instruction set of `level`, which is available.
+pub(crate) fn elementwise_at<R>(level: Level, work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f")]
@@ -65,13 +70,15 @@ pub fn elementwise<R>(work: impl FnOnce() -> R) -> R {
         fn avx2<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
-        // SAFETY: a selected level is available.
-        match Level::selected() {
-            Ok(Level::Avx512) => return unsafe { avx512(work) },
-            Ok(Level::Avx2) => return unsafe { avx2(work) },
+        // SAFETY: the level is available.
+        match level {
+            Level::Avx512 => return unsafe { avx512(work) },
+            Level::Avx2 => return unsafe { avx2(work) },
             _ => {}
         }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = level;
     work()
 }
 

@@ -246,7 +246,7 @@ fn naturals(value: &Value, key: &str) -> Result<Vec<u64>, String> {
 /// The bytes between the offsets are those that the shape and the element size make. An unknown dtype has no size to
 /// compare with.
 fn size_problem(entry: &Entry, place: &str) -> Option<Problem> {
-    entry.dtype.bits()?;
+    entry.dtype.unit()?;
     let (dtype, shape, found) = (&entry.dtype, &entry.shape, entry.end - entry.begin);
     let expected = match dtype.shape_bytes(shape) {
         Some(expected) if expected == found => return None,

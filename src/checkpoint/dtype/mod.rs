@@ -1,63 +1,120 @@
 //! Storage formats of a tensor's elements, and how each becomes float32.
 
-use serde::Serialize;
+mod block;
+mod codebooks;
+mod grids;
+mod legacy;
+mod plain;
+mod superblocks;
+mod tables;
+mod ternary;
+
+pub use block::Block;
+
+use crate::ops::Level;
+use crate::ops::level::elementwise_at;
+use serde::{Serialize, Serializer};
 use std::fmt;
 
 /// How a tensor's elements are stored.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dtype {
     F32,
     F16,
     BF16,
-    /// A format that a header may name and that no decoder exists for, with the header's own spelling (`F64`, `I64`,
-    /// `F8_E4M3` ...).
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    /// Groups of elements that share scales.
+    Block(Block),
+    /// A format that a header may name and that no decoder exists for, with the header's own spelling (`BOOL`, `C64`
+    /// ...).
     Other(String),
+}
+
+/// The formats of which each element is a number by itself, with their numbers in a GGUF file.
+const PLAIN: [(Dtype, u32); 8] = [
+    (Dtype::F32, 0),
+    (Dtype::F16, 1),
+    (Dtype::BF16, 30),
+    (Dtype::F64, 28),
+    (Dtype::I8, 24),
+    (Dtype::I16, 25),
+    (Dtype::I32, 26),
+    (Dtype::I64, 27),
+];
+
+/// The smallest part of a tensor that is stored by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    pub elements: usize,
+    pub bytes: usize,
 }
 
 impl Dtype {
     /// The format that a safetensors header spells `name`. Every spelling is accepted: an unknown one has neither a
     /// size nor a decoder.
     pub fn parse(name: &str) -> Self {
-        match name {
-            "F32" => Self::F32,
-            "F16" => Self::F16,
-            "BF16" => Self::BF16,
-            other => Self::Other(other.to_owned()),
-        }
+        let known = PLAIN.into_iter().map(|(dtype, _)| dtype).find(|dtype| dtype.name() == name);
+        known.unwrap_or_else(|| Self::Other(name.to_owned()))
     }
 
-    /// The spelling of a safetensors header.
+    /// The format that has this number in a GGUF file.
+    pub fn of_ggml(number: u32) -> Option<Self> {
+        let plain = PLAIN.into_iter().find(|(_, n)| *n == number).map(|(dtype, _)| dtype);
+        plain.or_else(|| Block::of_number(number).map(Self::Block))
+    }
+
+    /// The spelling of a safetensors header, that of gguf for a block format.
     pub fn name(&self) -> &str {
         match self {
             Self::F32 => "F32",
             Self::F16 => "F16",
             Self::BF16 => "BF16",
+            Self::F64 => "F64",
+            Self::I8 => "I8",
+            Self::I16 => "I16",
+            Self::I32 => "I32",
+            Self::I64 => "I64",
+            Self::Block(block) => block.name(),
             Self::Other(name) => name,
         }
     }
 
-    /// Bits that one element takes, for every format of the safetensors specification; `None` for an unknown spelling.
-    pub fn bits(&self) -> Option<u32> {
-        Some(match self.name() {
-            "F4" => 4,
-            "F6_E2M3" | "F6_E3M2" => 6,
-            "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ" => 8,
-            "U16" | "I16" | "F16" | "BF16" => 16,
-            "U32" | "I32" | "F32" => 32,
-            "U64" | "I64" | "F64" | "C64" => 64,
-            _ => return None,
-        })
+    /// What is stored by itself, for every format of the safetensors specification and every block format; `None` for
+    /// an unknown spelling.
+    pub fn unit(&self) -> Option<Unit> {
+        let (elements, bytes) = match self {
+            Self::Block(block) => (block.elements(), block.bytes()),
+            _ => match self.name() {
+                "F4" => (2, 1),
+                "F6_E2M3" | "F6_E3M2" => (4, 3),
+                "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ" => (1, 1),
+                "U16" | "I16" | "F16" | "BF16" => (1, 2),
+                "U32" | "I32" | "F32" => (1, 4),
+                "U64" | "I64" | "F64" | "C64" => (1, 8),
+                _ => return None,
+            },
+        };
+        Some(Unit { elements, bytes })
     }
 
-    /// Bytes that `elements` consecutive elements take; `None` for an unknown spelling, a number of bits that does
-    /// not fill whole bytes, or one beyond 64 bits.
+    /// Bytes that `elements` consecutive elements take; `None` for an unknown spelling, a number that is not whole
+    /// units, or one beyond 64 bits.
     pub fn bytes(&self, elements: u64) -> Option<u64> {
-        let bits = u128::from(elements) * u128::from(self.bits()?);
-        if bits % 8 == 0 { u64::try_from(bits / 8).ok() } else { None }
+        let unit = self.unit()?;
+        let each = unit.elements as u64;
+        if elements.is_multiple_of(each) { (elements / each).checked_mul(unit.bytes as u64) } else { None }
     }
 
-    /// Bytes that a tensor of this `shape` takes (an empty shape is a scalar); `None` as for [`Dtype::bytes`].
+    /// Bytes that a tensor of this `shape` takes (an empty shape is a scalar); `None` as for [`Dtype::bytes`], and where
+    /// the rows of a block format are not whole blocks.
     pub fn shape_bytes(&self, shape: &[usize]) -> Option<u64> {
+        if let Self::Block(_) = self {
+            self.row_bytes(shape.last().copied().unwrap_or(1))?;
+        }
         if shape.contains(&0) {
             return self.bytes(0);
         }
@@ -72,12 +129,24 @@ impl Dtype {
 
     /// How to turn stored elements into float32; `None` when no decoder exists for this format.
     pub fn decoder(&self) -> Option<Decoder> {
-        match self {
-            Self::F32 => Some(Decoder::F32),
-            Self::F16 => Some(Decoder::F16),
-            Self::BF16 => Some(Decoder::BF16),
-            Self::Other(_) => None,
-        }
+        Some(match self {
+            Self::F32 => Decoder::F32,
+            Self::F16 => Decoder::F16,
+            Self::BF16 => Decoder::BF16,
+            Self::F64 => Decoder::F64,
+            Self::I8 => Decoder::I8,
+            Self::I16 => Decoder::I16,
+            Self::I32 => Decoder::I32,
+            Self::I64 => Decoder::I64,
+            Self::Block(block) => Decoder::Block(*block),
+            Self::Other(_) => return None,
+        })
+    }
+}
+
+impl Serialize for Dtype {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 
@@ -101,66 +170,78 @@ pub enum Decoder {
     Ternary {
         plane: u8,
     },
+    /// Rounded to the nearest float32, as are integers that no float32 holds.
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    Block(Block),
 }
 
 impl Decoder {
     /// Elements of one block: runs start and end at multiples of it.
     pub fn block_elements(&self) -> usize {
-        1
+        match self {
+            Self::Block(block) => block.elements(),
+            _ => 1,
+        }
     }
 
     /// Stored bytes of one block.
     pub fn block_bytes(&self) -> usize {
         match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            Self::Ternary { .. } => 1,
+            Self::I8 | Self::Ternary { .. } => 1,
+            Self::F16 | Self::BF16 | Self::I16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::F64 | Self::I64 => 8,
+            Self::Block(block) => block.bytes(),
         }
     }
 
-    /// Decodes the consecutive little-endian elements in `bytes` into `out`, exactly: every finite value, infinity and
-    /// zero keeps its sign and value, and a NaN stays a NaN.
+    /// Decodes the consecutive little-endian elements in `bytes` into `out`. Those of up to four bytes become what they
+    /// are: every finite value, infinity and zero keeps its sign and value, and a NaN stays a NaN. Block formats follow
+    /// their own formulas.
     ///
-    /// Always inlined, so that it is compiled for the instruction set of the kernel that calls it.
+    /// Always inlined, so that it is compiled for the instruction set of the kernel that calls it; block formats run on
+    /// the selected one.
     ///
     /// # Panics
     /// When `out` is not a whole number of blocks, or `bytes` not as many.
     #[inline(always)]
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        self.check(bytes, out);
+        match self {
+            Self::Block(block) => {
+                block.decode(Level::selected().unwrap_or(Level::Portable), bytes, out);
+            }
+            _ => plain::decode(*self, bytes, out),
+        }
+    }
+
+    /// As [`Decoder::decode`], on the instruction set of `level`.
+    ///
+    /// # Panics
+    /// As [`Decoder::decode`], and where the processor doesn't have it.
+    pub fn decode_at(&self, level: Level, bytes: &[u8], out: &mut [f32]) {
+        self.check(bytes, out);
+        assert!(level.available(), "this processor has no {level}");
+        match self {
+            Self::Block(block) => block.decode(level, bytes, out),
+            _ => elementwise_at(
+                level,
+                #[inline(always)]
+                || plain::decode(*self, bytes, out),
+            ),
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, bytes: &[u8], out: &[f32]) {
         let blocks = out.len() / self.block_elements();
         assert_eq!(out.len(), blocks * self.block_elements(), "a run of elements is a whole number of blocks");
         assert_eq!(bytes.len(), blocks * self.block_bytes(), "a run of elements has its format's number of bytes");
-        match self {
-            Self::F32 => each(bytes, out, f32::from_le_bytes),
-            Self::F16 => each(bytes, out, |word| f16_to_f32(u16::from_le_bytes(word))),
-            // bfloat16 is the upper half of a float32.
-            Self::BF16 => each(bytes, out, |word| f32::from_bits(u32::from(u16::from_le_bytes(word)) << 16)),
-            Self::Ternary { plane } => {
-                each(bytes, out, |[byte]| f32::from((byte >> (2 * plane) & 3) as i8 - 1));
-            }
-        }
     }
-}
-
-/// Decodes elements of `N` bytes each by itself.
-#[inline(always)]
-fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
-    let (words, _) = bytes.as_chunks::<N>();
-    for (value, word) in out.iter_mut().zip(words) {
-        *value = decode(*word);
-    }
-}
-
-/// IEEE 754 binary16, without a branch so that many can be decoded at once: the exponent's bias changes by a
-/// multiplication with 2^112, which is exact and makes subnormals normal.
-#[inline(always)]
-fn f16_to_f32(half: u16) -> f32 {
-    const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
-    let magnitude = u32::from(half & 0x7fff) << 13;
-    // Infinities and NaNs: the largest exponent stays the largest.
-    let special = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-    let sign = u32::from(half & 0x8000) << 16;
-    f32::from_bits((f32::from_bits(magnitude) * REBIAS).to_bits() | special | sign)
 }
 
 #[cfg(test)]
@@ -286,9 +367,10 @@ mod tests {
         ] {
             let ours = Dtype::parse(&theirs.to_string());
             assert_eq!(ours.to_string(), theirs.to_string());
-            assert_eq!(ours.bits().map(|bits| bits as usize), Some(theirs.bitsize()), "{ours}");
+            let bits = ours.unit().map(|unit| (unit.bytes * 8 / unit.elements, unit.bytes * 8 % unit.elements));
+            assert_eq!(bits, Some((theirs.bitsize(), 0)), "{ours}");
         }
-        assert_eq!(Dtype::parse("Q4_K").bits(), None);
+        assert_eq!(Dtype::parse("Q4_K").unit(), None);
         assert_eq!(Dtype::parse("f32"), Dtype::Other("f32".into()), "spellings are case-sensitive");
     }
 
