@@ -270,8 +270,14 @@ impl<'a> Contract<'a> {
                 self.problems.push(Problem::new("tensor-dtype", &place, message));
             }
         } else if info.dtype.decoder().is_none() {
-            let message = format!("dtype {} can't be decoded here; F32, F16 and BF16 can", info.dtype);
+            let message = format!(
+                "dtype {} can't be decoded here; F64, F32, F16, BF16, I8 to I64 and GGUF's block formats can",
+                info.dtype
+            );
             self.problems.push(Problem::new("tensor-dtype", &place, message));
+        }
+        if let Err(message) = info.dtype.check_row(info.shape.last().copied().unwrap_or(1)) {
+            self.problems.push(Problem::new("tensor-row", &place, message));
         }
     }
 

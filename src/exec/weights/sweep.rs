@@ -73,7 +73,7 @@ const GAP: u64 = 64 << 10;
 /// The sweeps over `weights`, in the order in which their tensors come first.
 ///
 /// # Errors
-/// A tensor is not there, has no decoder, or is too short.
+/// A tensor is not there, has no decoder, has rows that are not whole blocks, or is too short.
 pub fn sweeps<'s>(source: &'s dyn Source, weights: &[&Weight]) -> Result<Vec<Sweep<'s>>> {
     let mut sweeps: Vec<Sweep<'s>> = Vec::new();
     for (index, weight) in weights.iter().enumerate() {
@@ -90,6 +90,7 @@ pub fn sweeps<'s>(source: &'s dyn Source, weights: &[&Weight]) -> Result<Vec<Swe
             _ => info.dtype.decoder(),
         };
         let decoder = decoder.with_context(|| format!("tensor {}: no decoder for {}", info.name, info.dtype))?;
+        info.dtype.check_row(cols).map_err(|problem| anyhow::anyhow!("tensor {}: {problem}", info.name))?;
         let row_bytes = (cols / decoder.block_elements() * decoder.block_bytes()) as u64;
         sweeps.push(Sweep { info, decoder, cols, row_bytes, views: vec![(index, view)] });
     }
