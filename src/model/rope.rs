@@ -404,6 +404,11 @@ fn divisors(keys: &mut Keys<'_>, key: &str, dim: usize) -> Result<Vec<f64>, Repo
     required(list, keys, key)
 }
 
+/// The beginning of a text, for messages.
+fn shortened(text: &str) -> String {
+    visible(&text.chars().take(60).collect::<String>())
+}
+
 /// The value of a key that may stand in two places: where both have it, they must agree.
 fn same<T: PartialEq + std::fmt::Display>(keys: &mut Keys<'_>, key: &str, a: Option<T>, b: Option<T>) -> Found<T> {
     match (a, b) {
@@ -412,8 +417,8 @@ fn same<T: PartialEq + std::fmt::Display>(keys: &mut Keys<'_>, key: &str, a: Opt
             key,
             format!(
                 "stands in two places with different values, {} and {}",
-                visible(&a.to_string()),
-                visible(&b.to_string())
+                shortened(&a.to_string()),
+                shortened(&b.to_string())
             ),
         )),
         (a, b) => Ok(a.or(b)),

@@ -131,6 +131,9 @@ fn files(source: &dyn Source) -> Vec<File> {
     source.files().iter().map(|f| File { path: f.path.display().to_string(), bytes: f.len }).collect()
 }
 
+/// Problems that a person is shown.
+const SHOWN: usize = 100;
+
 fn text(report: &Report<'_>) -> String {
     let mut rows: Vec<(&str, String)> = vec![("checkpoint", report.checkpoint.clone())];
     if let (Some(pack), Some(because)) = (report.pack, report.because) {
@@ -168,8 +171,11 @@ fn text(report: &Report<'_>) -> String {
     for note in report.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    for problem in report.problems {
+    for problem in report.problems.iter().take(SHOWN) {
         let _ = writeln!(text, "problem: {problem}");
+    }
+    if let Some(more) = report.problems.len().checked_sub(SHOWN).filter(|&more| more > 0) {
+        let _ = writeln!(text, "[...] and {more} more; --format json has them all");
     }
     let _ = match report.problems.len() {
         0 => writeln!(text, "the books close: every config key and every tensor is accounted for"),

@@ -6,6 +6,9 @@ use super::super::keys::Reported;
 use super::super::plan::{AltUp, AltUpEnds, Linear, PerLayerInput, PerLayerInputs};
 use super::{Hyper, Norms, Shape};
 
+/// No model has more copies of its hidden state; a config that says so is damaged.
+const MAX_COPIES: usize = 64;
+
 /// Numbers of what only few families have.
 pub struct Extras {
     per_layer: Option<PerLayer>,
@@ -36,6 +39,10 @@ impl Extras {
         let altup = match fields.some_count("altup_num_inputs")? {
             Some(inputs) => {
                 let (active, laurel_rank) = (fields.whole("altup_active_idx")?, fields.count("laurel_rank")?);
+                if inputs > MAX_COPIES {
+                    let message = format!("expected at most {MAX_COPIES}, found {inputs}");
+                    return Err(fields.wrong("altup_num_inputs", message));
+                }
                 if active >= inputs {
                     let message = format!("expected less than altup_num_inputs ({inputs}), found {active}");
                     return Err(fields.wrong("altup_active_idx", message));
@@ -97,7 +104,7 @@ impl Extras {
             router: parts.linear(contract, i, "altup_router", [n, hidden], false),
             prediction: parts.linear(contract, i, "altup_prediction", [n * n, n], false),
             correction: parts.linear(contract, i, "altup_correction", [n, n], false),
-            output_scale: output_scale.filter(|_| altup.correct_scale),
+            output_scale: altup.correct_scale.then(|| contract.layer(i, "altup_output_scale", &[hidden])),
             laurel_left: parts.linear(contract, i, "laurel_left", [altup.laurel_rank, hidden], false),
             laurel_right: parts.linear(contract, i, "laurel_right", [hidden, altup.laurel_rank], false),
             laurel_norm: norms.layer(contract, i, "laurel_norm", hidden),

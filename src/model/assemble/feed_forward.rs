@@ -9,6 +9,9 @@ use super::super::schema;
 use super::{Hyper, Norms, Shape, needed};
 use crate::ops::Activation;
 
+/// No model has more in all its layers together; a config that says so is damaged.
+const MAX_EXPERTS: usize = 200_000;
+
 /// Numbers of what follows the mixer.
 pub struct FeedForwardHyper {
     activation: Activation,
@@ -192,6 +195,10 @@ impl MoeHyper {
         let n = shape.layers;
         let experts = fields.some_count("num_experts")?;
         let layers = rules::moe_layers(fields, n)?;
+        let most = MAX_EXPERTS / layers.iter().filter(|&&moe| moe).count().max(1);
+        if let Some(experts) = experts.filter(|&experts| experts > most) {
+            return Err(fields.wrong("num_experts", format!("expected at most {most} in each layer, found {experts}")));
+        }
         let switched = fields.rule("moe_layers") == Some(rules::ENABLED);
         if switched && !layers.contains(&true) {
             fields.read_all_of(&["num_experts_per_tok", "moe_intermediate_size"]);
@@ -248,8 +255,9 @@ impl MoeHyper {
             Some(n_group) => {
                 let topk_group = topk_group.unwrap_or(n_group);
                 if !experts.is_multiple_of(n_group) || topk_group > n_group || sum_of_two && experts / n_group < 2 {
+                    let two = if sum_of_two { ", with at least two experts in each group" } else { "" };
                     let message = format!(
-                        "expected a divisor of the number of experts ({experts}) and at least topk_group ({topk_group}), found {n_group}"
+                        "expected a divisor of the number of experts ({experts}) and at least topk_group ({topk_group}){two}, found {n_group}"
                     );
                     return Err(fields.wrong("n_group", message));
                 }

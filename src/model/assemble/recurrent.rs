@@ -56,7 +56,7 @@ impl RecurrentHyper {
             return Err(fields.wrong("state_groups", message));
         }
         let inner = heads * head_dim;
-        if let Some(expand) = fields.some_count("expand")?
+        if let Some(expand) = fields.get("expand", schema::COUNT, &super::super::keys::count)?
             && mamba
             && expand * shape.hidden != inner
         {
@@ -256,7 +256,7 @@ fn expanded(fields: &mut Fields<'_, '_, '_>, hidden: usize, heads: usize) -> Res
 
 /// Mamba-2's `time_step_limit`: any step above the lower end where the upper one is infinite.
 fn time_step_limit(fields: &mut Fields<'_, '_, '_>) -> Result<(f64, f64), Reported> {
-    let expected = "a list of two numbers, the second of which may be Infinity";
+    let expected = "a list of two ascending numbers, the second of which may be Infinity";
     let limit = fields.get("time_step_limit", expected, &|value| {
         let [low, high] = value.as_array()?.as_slice() else { return None };
         let high = match high.as_f64() {
