@@ -10,7 +10,7 @@ fn main() {
     let entries = fs::read_dir(&folder).expect("packs/ can be read");
     let mut names: Vec<String> = entries
         .map(|entry| entry.expect("packs/ can be read").file_name().into_string().expect("a pack's name is text"))
-        .filter(|name| name.ends_with(".toml") && name != "inert.toml")
+        .filter(|name| name.ends_with(".toml") && !["inert.toml", "gguf.toml"].contains(&name.as_str()))
         .collect();
     names.sort();
     let mut list = format!("[(&str, &str); {}] = [\n", names.len());

@@ -162,8 +162,14 @@ fn what_may_not_fit_is_refused_and_what_fits_runs() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_run_keeps_below_its_bound() {
-    let tokens: Vec<String> = (0..2000).map(|i| (i * 7 % 50).to_string()).collect();
-    for fixture in ["llama-plain", "mistral-window"] {
+    for (fixture, tokens) in [
+        ("llama-plain", 2000),
+        ("mistral-window", 2000),
+        ("gpt_oss-yarn", 800),
+        ("gemma3n-shared", 800),
+        ("mistral4-groups", 800),
+    ] {
+        let tokens: Vec<String> = (0..tokens).map(|i| (i * 7 % 50).to_string()).collect();
         let run = format!("run fixtures/{fixture} {} --with-truth", tokens.join(","));
         let needed = bound(&run);
         let (code, _, stderr) = outcome(words(&run));

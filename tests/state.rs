@@ -223,7 +223,7 @@ fn a_damaged_snapshot_is_refused() {
         (set("/len", json!(8)), "layer 0 of the snapshot: expected keys up to token 8, found 9 rows from token 0 on"),
         (set("/layers/1/0/first", json!(1)), "layer 1 of the snapshot: expected keys up to token 9"),
         (set("/layers/1/0/first", json!(u64::MAX)), "layer 1 of the snapshot: expected keys up to token 9"),
-        (set("/layers/2/1/name", json!("keys")), "layer 2 of the snapshot: expected keys and values of 28 columns"),
+        (set("/layers/2/1/name", json!("keys")), "layer 2 of the snapshot: expected keys of 28 columns, values of 28"),
         (set("/layers/0/0/cols", json!(u64::MAX)), "ends early or goes on too long"),
         (edited(&|header| drop(header["layers"][1].as_array_mut().unwrap().pop())), "ends early or goes on too long"),
         (
@@ -235,7 +235,7 @@ fn a_damaged_snapshot_is_refused() {
                     (part["rows"], part["cols"]) = (json!(9), json!(42));
                 }
             }),
-            "layer 0 of the snapshot: expected keys and values of 28 columns",
+            "layer 0 of the snapshot: expected keys of 28 columns, values of 28",
         ),
     ];
     for (bytes, wanted) in cases {

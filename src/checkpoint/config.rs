@@ -5,6 +5,7 @@ use super::{files, json};
 use crate::digest::sha256_hex;
 use crate::problem::Problem;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "config.json";
@@ -19,6 +20,8 @@ pub struct Config {
     pub sha256: String,
     /// The file's object, keys in the file's order.
     pub root: Map<String, Value>,
+    /// Where the file has another name for a key: that name.
+    pub origins: BTreeMap<String, String>,
 }
 
 impl Config {
@@ -37,6 +40,6 @@ impl Config {
         let path = folder.join(NAME);
         let bytes = files::read_small(&path, LIMIT)?;
         let root = json::parse_config(&bytes, &path.display().to_string())?;
-        Ok(Self { sha256: sha256_hex(&bytes), path, root })
+        Ok(Self { sha256: sha256_hex(&bytes), path, root, origins: BTreeMap::new() })
     }
 }

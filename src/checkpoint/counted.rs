@@ -29,6 +29,10 @@ impl Source for Counted {
         self.inner.tensors()
     }
 
+    fn stored(&self) -> &BTreeMap<String, TensorInfo> {
+        self.inner.stored()
+    }
+
     fn files(&self) -> &[SourceFile] {
         self.inner.files()
     }

@@ -91,7 +91,7 @@ impl Listing {
         }
         let mut gguf = self.ending_in(".gguf").peekable();
         gguf.peek()?;
-        Some(format!("holds GGUF files only ({}), which this version does not read", quote_list(gguf)))
+        Some(format!("holds GGUF files only ({}): give the file itself", quote_list(gguf)))
     }
 
     fn contents(&self) -> String {
@@ -104,7 +104,7 @@ impl Listing {
 
 fn file_hint(path: &Path) -> String {
     let hint = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("gguf") => "this version does not read GGUF",
+        Some("gguf") => "a GGUF file is opened by itself, with the packs that know its names",
         Some("safetensors" | "json") => "give the folder that holds it",
         _ => "a checkpoint is a folder with config.json and safetensors files",
     };

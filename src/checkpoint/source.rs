@@ -30,10 +30,16 @@ pub struct SourceFile {
 
 /// A checkpoint container: hands out byte ranges of named tensors.
 ///
-/// A folder of safetensors serves them from local files, a test from memory; a remote object store could as well.
+/// A folder of safetensors and a GGUF file serve them from local files, a test from memory; a remote object store could as well.
 pub trait Source: Send + Sync {
     /// Every tensor, by name.
     fn tensors(&self) -> &BTreeMap<String, TensorInfo>;
+
+    /// Every tensor as the files hold it, by the name there; where the source presents them as they are, those of
+    /// [`Source::tensors`].
+    fn stored(&self) -> &BTreeMap<String, TensorInfo> {
+        self.tensors()
+    }
 
     fn files(&self) -> &[SourceFile];
 

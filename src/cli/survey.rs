@@ -1,7 +1,7 @@
 //! What every subcommand that takes a checkpoint does first: open it and close its books.
 
-use crate::checkpoint::{self, Config, Source};
-use crate::model::{Books, Pack, close_books};
+use crate::checkpoint::{Config, Source};
+use crate::model::{self, Books, Pack, close_books};
 use crate::{Problem, problem};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
-    /// Folder with config.json and model.safetensors, or shards with model.safetensors.index.json
+    /// Folder with config.json and model.safetensors, or shards with model.safetensors.index.json; or a GGUF file
     #[arg(value_name = "CKPT")]
     pub path: PathBuf,
 
@@ -49,7 +49,7 @@ pub fn survey(args: &CheckpointArgs) -> Result<Survey> {
     }
     packs.extend_from_slice(Pack::embedded());
 
-    let opened = checkpoint::open(&args.path);
+    let opened = model::open(&args.path, &packs);
     let (mut problems, mut notes) = (opened.problems, opened.notes);
     let mut books = None;
     if let (Some(config), Some(source)) = (&opened.config, &opened.source) {

@@ -30,7 +30,8 @@ pub struct Books {
 /// Makes the plan and accounts for every key and tensor.
 ///
 /// `unavailable` are tensors of broken files, `packs` the packs to choose from, `allow` the keys and tensors that may
-/// stay unused. Reads no weight, except where a tied head is stored beside the embedding: then the two are compared.
+/// stay unused. Reads no weight, except scales of ternary ones, and where a tied head is stored beside the embedding: then
+/// the two are compared.
 pub fn close_books(
     config: &Config,
     source: &dyn Source,
@@ -56,7 +57,10 @@ pub fn close_books(
         return books;
     }
     declare_inert(&mut keys, pack);
-    let folder = config.path.parent().unwrap_or(&config.path).display().to_string();
+    // A file that holds both is the place of its tensors; else the folder is.
+    let whole = source.files().iter().any(|file| file.path == config.path);
+    let folder = if whole { &config.path } else { config.path.parent().unwrap_or(&config.path) };
+    let folder = folder.display().to_string();
     let reading = match &pack.text {
         None => read(pack, &mut keys, None).map(|hyper| (hyper, pack.tensors.clone(), why.clone())),
         Some(text) => read_text(pack, text, &mut keys, packs, &file),
@@ -81,6 +85,7 @@ pub fn close_books(
     // Where a part could not be read, a name may be of something that is not known.
     let all_known = built && unavailable.is_empty();
     allow_unused(&mut books, allow, all_known);
+    name_origins(&mut books.problems, config);
     if let Some(plan) = &books.plan
         && plan.head.tied
         && let Some(head_name) = &head_name
@@ -93,6 +98,16 @@ pub fn close_books(
         }
     }
     books
+}
+
+/// Adds the file's own name to a config key that has one.
+fn name_origins(problems: &mut [Problem], config: &Config) {
+    for problem in problems {
+        let origin = config.origins.iter().find(|(key, _)| problem.place.ends_with(&format!(", {}", key_name(key))));
+        if let Some((_, origin)) = origin {
+            problem.place += &format!(" ({} in the file)", quote(origin));
+        }
+    }
 }
 
 /// Reads a language model's config.
@@ -211,7 +226,8 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
             }
         }
     };
-    if let Some(other) = architectures.iter().find(|a| !pack.architectures.iter().any(|b| *a == b)) {
+    let foreign = |a: &&&str| pack.refuse.is_none() && !pack.architectures.iter().any(|b| **a == b);
+    if let Some(other) = architectures.iter().find(foreign) {
         let (other, known) = (quote(other), pack.architectures.join(", "));
         let message = format!("{other} is not a language model of this family; pack {} answers for {known}", pack.name);
         return Err(keys.report("architecture", "architectures", message));

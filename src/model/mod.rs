@@ -4,14 +4,18 @@ mod assemble;
 pub mod build;
 pub mod contract;
 pub mod fields;
+pub mod gguf;
 pub mod keys;
+pub mod open;
 pub mod pack;
 pub mod plan;
+pub mod quantization;
 pub mod rope;
 pub mod rules;
 pub mod schema;
 pub mod synthetic;
 
 pub use build::{Books, close_books};
+pub use open::open;
 pub use pack::Pack;
 pub use plan::Plan;

@@ -58,6 +58,9 @@ pub struct Weight {
 /// vector which isn't `transposed` as one column of all its elements. Output `o` of the weight is entry
 /// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
 /// `i` is the stored row `base + i`. Else `base` is added to the row.
+///
+/// Where `packed`, the whole tensor is the weight: output `o` is, less one, the bits `2 * (o / rows)` and the next of each
+/// byte of the stored row `o % rows`, `rows` being as many as are stored.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Part {
     /// The stored tensor's shape.
@@ -71,6 +74,9 @@ pub struct Part {
     /// Stored as `[in, out]`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub transposed: bool,
+    /// Four outputs in each stored row of bytes (BitNet's `pack_weights`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub packed: bool,
 }
 
 impl Weight {
@@ -85,6 +91,11 @@ impl Weight {
         (self.shape.iter().product::<usize>() / cols, cols)
     }
 
+    /// Whether four outputs lie in each stored row.
+    pub fn is_packed(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.packed)
+    }
+
     /// The shape of the stored tensor.
     pub fn stored_shape(&self) -> &[usize] {
         self.part.as_ref().map_or(&self.shape, |part| &part.stored)
@@ -97,15 +108,65 @@ pub struct Linear {
     pub weight: Weight,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bias: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ternary: Option<Box<Ternary>>,
+}
+
+/// What a linear layer of BitNet b1.58 does (Ma et al. 2024): its weights are -1, 0 and 1, and the inputs of each token
+/// are rounded to `q = round(x * s)`, `s = 127 / max|x|` (see [`crate::ops::ternary`]). Without a scale
+/// `y = q W^T / s + bias`.
+///
+/// Weights that aren't packed are stored as floats, and become `round(w / mean|w|)`, cut to -1 ..= 1.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ternary {
+    pub scale: TernaryScale,
+    /// A broken engine's: inputs are used as they are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub inputs_as_they_are: bool,
+}
+
+/// The scale of ternary weights.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TernaryScale {
+    /// `[1]`: `y = (q W^T / s + bias) * scale` (transformers' `AutoBitLinear`).
+    Multiplies(Weight),
+    /// `[1]`: `y = q W^T / (s * scale) + bias` (transformers' `BitLinear`).
+    Divides(Weight),
+    /// Of weights that are stored as floats: as `Divides`, with `1 / mean|w|`.
+    Mean,
+    /// A broken engine's: there is none.
+    Dropped,
 }
 
 impl Linear {
-    /// Calls `f` with the weight, then with the bias.
+    /// A linear layer of the usual kind.
+    pub fn new(weight: Weight, bias: Option<Weight>) -> Self {
+        Self { weight, bias, ternary: None }
+    }
+
+    /// Calls `f` with the weight, its scale, then with the bias.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         f(&self.weight);
-        if let Some(bias) = &self.bias {
-            f(bias);
+        self.stored_scale().into_iter().chain(&self.bias).for_each(f);
+    }
+
+    /// The scale of ternary weights, where it is a tensor.
+    pub fn stored_scale(&self) -> Option<&Weight> {
+        match &self.ternary.as_ref()?.scale {
+            TernaryScale::Multiplies(scale) | TernaryScale::Divides(scale) => Some(scale),
+            TernaryScale::Mean | TernaryScale::Dropped => None,
         }
+    }
+
+    /// Whether each token's inputs are rounded.
+    pub fn rounds_inputs(&self) -> bool {
+        self.ternary.as_ref().is_some_and(|ternary| !ternary.inputs_as_they_are)
+    }
+
+    /// Whether weights become ternary on the way: their mean has to be known before any of them is used.
+    pub fn rounds_weights(&self) -> bool {
+        self.ternary.is_some() && !self.weight.is_packed()
     }
 
     /// Number of outputs.
@@ -153,7 +214,7 @@ impl NormKind {
 }
 
 impl Norm {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.weight.iter().chain(&self.further).chain(&self.bias).for_each(f);
     }
@@ -196,6 +257,7 @@ pub struct Layer {
 /// Where tokens meet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum Mixer {
     Attention(Attention),
     LatentAttention(LatentAttention),
@@ -445,6 +507,7 @@ impl GatedDelta {
 /// What follows the mixer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "a plan has some hundred of them at most")]
 pub enum FeedForward {
     Dense(Mlp),
     Moe(Box<Moe>),
@@ -665,6 +728,49 @@ impl Plan {
         Some(format!("token {at}: {token} stands for {kind} ({key} in the config), and a run of text alone has none"))
     }
 
+    /// Every norm.
+    pub fn norms_mut(&mut self) -> Vec<&mut Norm> {
+        let mut norms = vec![&mut self.norm];
+        norms.extend(self.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
+        for layer in &mut self.layers {
+            let Layer {
+                mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, ..
+            } = layer;
+            norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
+            match mixer {
+                Mixer::Attention(a) => {
+                    if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
+                        norms.push(q);
+                        norms.extend(k);
+                    }
+                    norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
+                }
+                Mixer::LatentAttention(a) => {
+                    norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
+                    norms.push(&mut a.kv_a_norm);
+                }
+                Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
+                Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
+                Mixer::ShortConv(_) => {}
+            }
+            match mlp {
+                Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
+                Some(FeedForward::Moe(moe)) => {
+                    norms.extend(&mut moe.router.norm);
+                    if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
+                        norms.extend([experts_in, experts_out, shared_out]);
+                    }
+                }
+                None => {}
+            }
+            if let Some(altup) = altup {
+                norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
+            }
+            norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
+        }
+        norms
+    }
+
     /// Elements of all weights that the plan uses, a tied head counted once.
     pub fn parameters(&self) -> u64 {
         let mut total = 0u64;
@@ -676,7 +782,7 @@ impl Plan {
         total
     }
 
-    /// Calls `f` with every weight, a tied head's once, in the order in which a pass reads them.
+    /// Calls `f` with every weight, a tied head's once, in a fixed order (that of a pass is in `exec::weights`).
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.each_weight_before_layers(f);
         for layer in &self.layers {
@@ -713,7 +819,7 @@ impl Plan {
 }
 
 impl Layer {
-    /// Calls `f` with every weight of the layer in the order in which a pass reads them; experts come last, in the order
+    /// Calls `f` with every weight of the layer in a fixed order; experts come last, in the order
     /// of their index.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         let norm = |norm: &'a Option<Norm>, f: &mut _| norm.iter().for_each(|norm| norm.each_weight(f));
@@ -755,7 +861,7 @@ impl Layer {
 }
 
 impl Mixer {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         match self {
             Mixer::Attention(a) => {
@@ -815,7 +921,7 @@ impl Mixer {
 }
 
 impl Mlp {
-    /// Calls `f` with every weight in the order in which a pass reads them.
+    /// Calls `f` with every weight in a fixed order.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.gate.iter().for_each(|l| l.each_weight(f));
         self.up.each_weight(f);
@@ -825,7 +931,7 @@ impl Mlp {
 }
 
 impl Moe {
-    /// Calls `f` with every weight that all tokens need, in the order in which a pass reads them: before the experts.
+    /// Calls `f` with every weight that all tokens need, in a fixed order.
     pub fn each_weight_but_experts<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         self.shared.iter().for_each(|shared| shared.each_weight(f));
         self.shared_gate.iter().for_each(|l| l.each_weight(f));

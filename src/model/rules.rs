@@ -57,7 +57,7 @@ pub fn pattern(value: &Value) -> Option<Vec<LayerType>> {
 /// The field's further keys are names of the length of the period (`sliding_window_pattern`): all but its last layer are of
 /// the default's first type, the last one of the default's last. EXAONE 4 writes the period as `LLLG`. Where the default has
 /// Mamba layers, `linear_attention` means them.
-const TYPES: &str = "layer_types";
+pub const TYPES: &str = "layer_types";
 /// `layer_types`: as before, and the last layer is one of full attention whatever they say (Gemma 4).
 const LAST_FULL: &str = "layer_types, the last one full";
 /// `layer_types`: those of `full_attn_idxs` are full attention, the others are of the default's first type.
@@ -70,12 +70,12 @@ const CHUNKED_WITH_ROPE: &str = "chunked where no_rope_layers is 1";
 pub const LAYER_TYPES: [&str; 5] = [TYPES, LAST_FULL, FULL_ATTN_IDXS, KDA_LAYERS, CHUNKED_WITH_ROPE];
 
 /// `sliding_window`: one window for all layers (`null`: none).
-const EVERYWHERE: &str = "sliding_window everywhere";
+pub const EVERYWHERE: &str = "sliding_window everywhere";
 /// `sliding_window`: a window where `use_sliding_window` is true, on the layers that `layer_types` calls
 /// `sliding_attention`; without `layer_types`, on those from `max_window_layers` on.
 const BY_LAYER: &str = "sliding_window by layer";
 /// `sliding_window`: on the layers whose type is sliding attention.
-const OF_SLIDING: &str = "sliding_window of sliding layers";
+pub const OF_SLIDING: &str = "sliding_window of sliding layers";
 /// `sliding_window`: as `by layer`; without `layer_types`, on those without RoPE.
 const WITHOUT_ROPE: &str = "sliding_window of layers without RoPE";
 
@@ -90,13 +90,13 @@ pub const WINDOWS: [&str; 6] = [EVERYWHERE, BY_LAYER, OF_SLIDING, WITHOUT_ROPE, 
 /// `moe_layers`: all, or none where there are no experts.
 const ALL: &str = "every layer";
 /// `moe_layers`: all but the first so many; a list `mlp_layer_types` of `dense` and `sparse` says the same.
-const FIRST_DENSE: &str = "first_k_dense_replace";
+pub const FIRST_DENSE: &str = "first_k_dense_replace";
 /// `moe_layers`: all but the first so many.
-const NUM_DENSE: &str = "num_dense_layers";
+pub const NUM_DENSE: &str = "num_dense_layers";
 /// `moe_layers`: every `decoder_sparse_step`th, but those of `mlp_only_layers`.
 const SPARSE_STEP: &str = "decoder_sparse_step";
 /// `moe_layers`: the list of that name; without it every `interleave_moe_layer_step`th.
-const INTERLEAVED: &str = "interleave_moe_layer_step";
+pub const INTERLEAVED: &str = "interleave_moe_layer_step";
 
 /// `moe_layers`: all where the key of that name is true, else none.
 pub const ENABLED: &str = "enable_moe_block";

@@ -1,6 +1,6 @@
 //! A tiny checkpoint for a pack, made in code: the same bytes on every machine.
 
-use super::plan::{Plan, Weight};
+use super::plan::{Mixer, Plan, Weight};
 use super::{Pack, close_books};
 use crate::checkpoint::{Config, Dtype, MemorySource};
 use anyhow::{Context, Result};
@@ -38,35 +38,74 @@ pub fn checkpoints(pack: &Pack) -> Result<Vec<(String, Config, Tensors)>> {
 fn made_from(pack: &Pack, path: &str, table: &toml::Table) -> Result<(Config, Tensors)> {
     let root = serde_json::to_value(table)?;
     let root = root.as_object().context("a table becomes an object")?.clone();
-    let config = Config { path: PathBuf::from(path), sha256: String::new(), root };
+    let config = Config { path: PathBuf::from(path), sha256: String::new(), root, origins: BTreeMap::new() };
     // Without a tensor the books complain, but the plan says which tensors it wants.
     let empty = MemorySource::new(BTreeMap::new())?;
-    // Of a folder of several models another pack reads the language model's config.
-    let packs = [std::slice::from_ref(pack), Pack::embedded()].concat();
-    let books = close_books(&config, &empty, &BTreeSet::new(), &packs, &[]);
-    let plan = books.plan.with_context(|| format!("{path}: its config for the self-test gives no plan"))?;
-    let tensors = weights(&plan).into_iter().enumerate().map(|(i, w)| (w.name.clone(), tensor(i, w))).collect();
+    let books = close_books(&config, &empty, &BTreeSet::new(), &pack.and_embedded(), &[]);
+    let mut plan = books.plan.with_context(|| format!("{path}: its config for the self-test gives no plan"))?;
+    let kinds = kinds(&mut plan);
+    let mut tensors = Tensors::new();
+    plan.each_weight(&mut |weight| {
+        let index = tensors.len();
+        let kind = kinds.get(&weight.name).copied().unwrap_or(Kind::Usual);
+        tensors.entry(weight.name.clone()).or_insert_with(|| tensor(index, weight, kind));
+    });
     Ok((config, tensors))
 }
 
-/// Every tensor of the plan, once.
-fn weights(plan: &Plan) -> Vec<&Weight> {
-    let mut weights = Vec::new();
-    plan.each_weight(&mut |w| weights.push(w));
-    weights
+/// Where a tensor's values lie.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A vector's around one; a matrix's are scaled down so that activations keep their size.
+    Usual,
+    /// Around one, though it is a matrix: a norm's with weights for each head.
+    Norm,
+    /// Around zero: one is added to them.
+    Offset,
+    /// The logarithm of a decay's rate: some of a state is forgotten, some kept.
+    Rate,
+    /// Before the softplus that gives a step.
+    Step,
 }
 
-fn tensor(index: usize, weight: &Weight) -> (Dtype, Vec<usize>, Vec<u8>) {
-    let (rows, cols) = weight.rows_and_cols();
+/// Tensors that are not of the usual kind, by name.
+fn kinds(plan: &mut Plan) -> BTreeMap<String, Kind> {
+    let mut kinds = BTreeMap::new();
+    for norm in plan.norms_mut() {
+        let kind = if norm.offset == 0.0 { Kind::Norm } else { Kind::Offset };
+        kinds.extend(norm.weight.iter().chain(&norm.further).map(|weight| (weight.name.clone(), kind)));
+    }
+    for layer in &plan.layers {
+        let (rate, step) = match &layer.mixer {
+            Mixer::Mamba2(mamba) => (&mamba.a_log, mamba.dt_bias.as_ref()),
+            Mixer::GatedDelta(delta) => (&delta.a_log, delta.dt_bias.as_ref()),
+            _ => continue,
+        };
+        kinds.insert(rate.name.clone(), Kind::Rate);
+        kinds.extend(step.map(|step| (step.name.clone(), Kind::Step)));
+    }
+    kinds
+}
+
+fn tensor(index: usize, weight: &Weight, kind: Kind) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let (_, cols) = weight.rows_and_cols();
+    let shape = weight.stored_shape();
     let mut noise = SplitMix(index as u64 + 1);
-    let values = (0..rows * cols).map(|_| {
+    if weight.is_packed() {
+        let mut trit = || (noise.unit() * 1.5 + 1.5) as u8;
+        let bytes = (0..shape.iter().product()).map(|_: usize| (0..4).fold(0, |byte, _| byte << 2 | trit()));
+        return (Dtype::parse("U8"), shape.to_vec(), bytes.collect());
+    }
+    // Powers of two keep the scaling exact.
+    let values = (0..shape.iter().product()).map(|_: usize| {
         let unit = noise.unit();
-        // A norm's weights lie around one, a matrix's are scaled down so that activations keep their size; powers of two
-        // keep this exact.
-        if weight.shape.len() == 1 {
-            1.0 + unit / 4.0
-        } else {
-            unit * 2.0 / f32::from_bits(((cols as f32).sqrt()).to_bits() & 0xff80_0000)
+        match kind {
+            Kind::Offset => unit / 4.0,
+            Kind::Rate => unit,
+            Kind::Step => unit - 1.0,
+            Kind::Norm => 1.0 + unit / 4.0,
+            Kind::Usual if weight.shape.len() == 1 => 1.0 + unit / 4.0,
+            Kind::Usual => unit * 2.0 / f32::from_bits(((cols as f32).sqrt()).to_bits() & 0xff80_0000),
         }
     });
     let (dtype, bytes) = match index % 3 {
@@ -74,7 +113,7 @@ fn tensor(index: usize, weight: &Weight) -> (Dtype, Vec<usize>, Vec<u8>) {
         1 => (Dtype::F16, values.flat_map(|v| f16::from_f32(v).to_le_bytes()).collect()),
         _ => (Dtype::BF16, values.flat_map(|v| bf16::from_f32(v).to_le_bytes()).collect()),
     };
-    (dtype, weight.shape.clone(), bytes)
+    (dtype, shape.to_vec(), bytes)
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).

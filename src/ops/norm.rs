@@ -59,7 +59,7 @@ fn scale<F: Float>(x: &mut [F], r: F, w: Option<&[F]>) {
         }
         None => {
             for v in x.iter_mut() {
-                *v = *v * r;
+                *v *= r;
             }
         }
     }

@@ -37,7 +37,7 @@ fn a_file_in_place_of_the_folder() {
     let folder = Folder::empty();
     for (name, hint) in [
         ("model.safetensors", "give the folder that holds it"),
-        ("m.gguf", "does not read GGUF"),
+        ("m.gguf", "a GGUF file is opened by itself"),
         ("tokens.txt", "a checkpoint is a folder"),
     ] {
         folder.put(name, b"x");

@@ -28,20 +28,31 @@ unsafe impl GlobalAlloc for Watched {
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
+/// Does `f`, which makes no large allocation.
+pub fn watched<T>(f: impl FnOnce() -> Result<T, TestCaseError>) -> Result<T, TestCaseError> {
+    LARGEST.set(0);
+    let done = f()?;
+    prop_assert!(LARGEST.get() < 1 << 20, "the largest allocation took {} bytes", LARGEST.get());
+    Ok(done)
+}
+
 /// Opens the folder, reads all tensors that it offers, and hashes; whatever comes of it.
 fn use_everything(folder: &Folder) -> Result<(), TestCaseError> {
-    LARGEST.set(0);
-    let opened = folder.open();
-    if let Some(source) = &opened.source {
-        for tensor in source.tensors().values() {
-            let bytes = source.read(tensor, 0..tensor.len);
-            prop_assert!(bytes.is_ok_and(|bytes| bytes.len() as u64 == tensor.len), "an offered tensor can be read");
-            prop_assert!(!opened.unavailable.contains(&tensor.name));
+    watched(|| {
+        let opened = folder.open();
+        if let Some(source) = &opened.source {
+            for tensor in source.tensors().values() {
+                let bytes = source.read(tensor, 0..tensor.len);
+                prop_assert!(
+                    bytes.is_ok_and(|bytes| bytes.len() as u64 == tensor.len),
+                    "an offered tensor can be read"
+                );
+                prop_assert!(!opened.unavailable.contains(&tensor.name));
+            }
+            prop_assert!(source.headers_sha256().is_ok() && source.full_sha256().is_ok());
         }
-        prop_assert!(source.headers_sha256().is_ok() && source.full_sha256().is_ok());
-    }
-    prop_assert!(LARGEST.get() < 1 << 20, "the largest allocation took {} bytes", LARGEST.get());
-    Ok(())
+        Ok(())
+    })
 }
 
 fn good_single() -> Vec<u8> {

@@ -4,6 +4,7 @@
 mod config;
 mod containers;
 mod fuzz;
+mod gguf;
 mod header;
 mod index;
 mod made;

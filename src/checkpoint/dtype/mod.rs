@@ -176,6 +176,11 @@ pub enum Decoder {
     F32,
     F16,
     BF16,
+    /// Two bits of each byte, from the `2 * plane`th on, less one. No [`Dtype`] says so: it takes a plan to know that a
+    /// tensor of U8 holds four planes of them.
+    Ternary {
+        plane: u8,
+    },
     /// Rounded to the nearest float32, as are integers that no float32 holds.
     F64,
     I8,
@@ -197,7 +202,7 @@ impl Decoder {
     /// Stored bytes of one block.
     pub fn block_bytes(&self) -> usize {
         match self {
-            Self::I8 => 1,
+            Self::I8 | Self::Ternary { .. } => 1,
             Self::F16 | Self::BF16 | Self::I16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 | Self::I64 => 8,
@@ -311,6 +316,17 @@ mod tests {
         // F32: 1, -1.5, the smallest subnormal
         let f32_bytes = [0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0xc0, 0xbf, 0x01, 0x00, 0x00, 0x00];
         assert_eq!(decode(Dtype::F32, &f32_bytes, 3), [1.0, -1.5, f32::from_bits(1)]);
+    }
+
+    #[test]
+    fn a_byte_holds_four_planes_of_two_bits() {
+        // transformers' own example (unpack_weights): 0b10100001 is 0, -1, 1, 1 from the low end, 0b00011000 is -1, 1, 0, -1.
+        let planes = [[0.0, -1.0], [-1.0, 1.0], [1.0, 0.0], [1.0, -1.0]];
+        for (plane, expected) in (0..).zip(planes) {
+            let mut out = [f32::NAN; 2];
+            Decoder::Ternary { plane }.decode(&[0b1010_0001, 0b0001_1000], &mut out);
+            assert_eq!(out, expected, "plane {plane}");
+        }
     }
 
     #[test]

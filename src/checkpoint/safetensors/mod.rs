@@ -5,21 +5,19 @@ mod index;
 mod shard;
 
 use super::folder::Listing;
+use super::local::{KEPT_OPEN, sha256_of};
 use super::{Source, SourceFile, TensorInfo};
-use crate::digest::{sha256_hex, to_hex};
+use crate::digest::sha256_hex;
 use crate::problem::{Problem, quote, quote_list};
 use anyhow::{Context, ensure};
 use header::{Entry, tensor_place};
 use index::Index;
-use sha2::{Digest, Sha256};
 use shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
 const SINGLE: &str = "model.safetensors";
-/// Files kept open at a time; some systems allow a process 256. Beyond it a file is opened for each read.
-const KEPT_OPEN: usize = 128;
 
 /// A folder of safetensors files, read with positioned reads.
 pub struct SafetensorsFolder {
@@ -79,13 +77,14 @@ impl Source for SafetensorsFolder {
         ensure!(
             range.start <= range.end && range.end <= tensor.len,
             "{}: expected a range within its {} bytes, found {range:?}",
-            tensor_place(&shard.file.path.display().to_string(), &tensor.name),
+            tensor_place(&shard.file.info.path.display().to_string(), &tensor.name),
             tensor.len
         );
-        let end = tensor.offset.checked_add(range.end).filter(|&end| end <= shard.file.len);
-        ensure!(end.is_some(), "{}: {} lies beyond its end", shard.file.path.display(), name());
+        let end = tensor.offset.checked_add(range.end).filter(|&end| end <= shard.file.info.len);
+        ensure!(end.is_some(), "{}: {} lies beyond its end", shard.file.info.path.display(), name());
         buffer.resize(usize::try_from(range.end - range.start)?, 0);
         shard
+            .file
             .read(tensor.offset + range.start, buffer)
             .with_context(|| format!("the tensor {} can't be read", name()))?;
         Ok(buffer)
@@ -96,7 +95,7 @@ impl Source for SafetensorsFolder {
     }
 
     fn check_unchanged(&self) -> anyhow::Result<()> {
-        self.shards.iter().try_for_each(Shard::check_unchanged)
+        self.shards.iter().try_for_each(|shard| shard.file.check_unchanged())
     }
 
     /// SHA-256 over, for each file in the order of [`Source::files`]: its name without the folder, its length, its
@@ -106,7 +105,7 @@ impl Source for SafetensorsFolder {
         let mut lines = String::from("safetensors\n");
         for shard in &self.shards {
             let header_len = shard.data_start - header::PREFIX;
-            lines += &format!("{}\n{}\n{header_len}\n{}\n", shard.name, shard.file.len, shard.header_sha256);
+            lines += &format!("{}\n{}\n{header_len}\n{}\n", shard.name, shard.file.info.len, shard.header_sha256);
         }
         for tensor in self.tensors.values() {
             lines += &format!("{} {}\n{}\n", tensor.name.len(), tensor.name, self.shards[tensor.file].name);
@@ -115,20 +114,7 @@ impl Source for SafetensorsFolder {
     }
 
     fn full_sha256(&self) -> anyhow::Result<String> {
-        const PIECE: u64 = 1 << 20;
-        let mut hash = Sha256::new();
-        let mut buffer = Vec::new();
-        for shard in &self.shards {
-            let mut at = 0;
-            while at < shard.file.len {
-                let n = PIECE.min(shard.file.len - at);
-                buffer.resize(n as usize, 0);
-                shard.read(at, &mut buffer)?;
-                hash.update(&buffer);
-                at += n;
-            }
-        }
-        Ok(to_hex(&hash.finalize()))
+        sha256_of(self.shards.iter().map(|shard| &shard.file))
     }
 }
 
@@ -222,7 +208,7 @@ impl OpenedFolder {
                 if let Some(first) = tensors.get(&entry.name) {
                     let message =
                         format!("is also in {}, and the index names neither", quote(&shards[first.file].name));
-                    let place = tensor_place(&shard.file.path.display().to_string(), &entry.name);
+                    let place = tensor_place(&shard.file.info.path.display().to_string(), &entry.name);
                     self.problems.push(Problem::new("tensor-ambiguous", place, message));
                     continue;
                 }
@@ -239,7 +225,11 @@ impl OpenedFolder {
             if !unnamed.is_empty() {
                 let names = quote_list(unnamed.iter().map(String::as_str));
                 let message = format!("holds tensors that the index does not name ({names}): they count as well");
-                self.notes.push(Problem::new("tensor-not-in-index", shard.file.path.display().to_string(), message));
+                self.notes.push(Problem::new(
+                    "tensor-not-in-index",
+                    shard.file.info.path.display().to_string(),
+                    message,
+                ));
             }
             shards.push(shard);
         }
@@ -253,7 +243,7 @@ impl OpenedFolder {
         // A broken copy does not make a tensor unavailable that another file serves.
         self.unavailable.retain(|name| !tensors.contains_key(name));
         if !shards.is_empty() {
-            let files = shards.iter().map(|shard| shard.file.clone()).collect();
+            let files = shards.iter().map(|shard| shard.file.info.clone()).collect();
             self.source = Some(SafetensorsFolder { tensors, shards, files });
         }
     }
@@ -277,7 +267,7 @@ impl OpenedFolder {
                      are not read here, but may be by a loader that reads every file",
                     quote_list(copies)
                 );
-                self.notes.push(Problem::new("tensor-duplicate", shard.file.path.display().to_string(), message));
+                self.notes.push(Problem::new("tensor-duplicate", shard.file.info.path.display().to_string(), message));
             }
         }
     }

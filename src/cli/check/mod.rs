@@ -113,7 +113,7 @@ fn report(survey: &Survey) -> Report<'_> {
 
 fn census(source: &dyn Source) -> BTreeMap<String, Count> {
     let mut census: BTreeMap<String, Count> = BTreeMap::new();
-    for info in source.tensors().values() {
+    for info in source.stored().values() {
         let count = census.entry(info.dtype.to_string()).or_default();
         count.tensors += 1;
         count.elements = count.elements.saturating_add(elements(&info.shape));

@@ -24,7 +24,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Experts, Lane, lane, sessions};
 use prompts::{Prompt, PromptArgs, prompts};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -446,6 +446,7 @@ fn receipts(
         ("config_sha256", config_sha256),
         ("weights_digest", digest.to_owned()),
         ("weights_sha256", weights_sha256),
+        ("weights_dtype", weights_dtype(source)),
         ("plan_sha256", plan.sha256()),
         ("executor_backend", backend.to_owned()),
     ];
@@ -460,6 +461,18 @@ fn receipts(
         receipts.push(("allowed_unused", visible(&allowed.join(","))));
     }
     Ok(receipts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// How many tensors are stored in which format, the most first.
+fn weights_dtype(source: &dyn Source) -> String {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for info in source.stored().values() {
+        *counts.entry(info.dtype.name()).or_default() += 1;
+    }
+    let mut counts: Vec<(&str, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let counts: Vec<String> = counts.into_iter().map(|(name, count)| format!("{name}:{count}")).collect();
+    visible(&counts.join(","))
 }
 
 /// A bar over the bytes of all tensors, on a terminal. It ends early where not every expert is read.

@@ -24,14 +24,16 @@ pub(super) fn check_positions(plan: &Plan, positions: &[u32]) -> Result<()> {
     Ok(())
 }
 
+/// What goes into the first layer: each copy of the hidden state, `[tokens, hidden_size]`, and the layers' own inputs,
+/// `[tokens, layers * dim]`.
+pub(super) struct Embedded<F> {
+    pub streams: Vec<Matrix<F>>,
+    pub per_layer: Option<Matrix<F>>,
+}
+
 impl<F: Float> Compute<'_, F> {
-    /// Each copy of the hidden state, `[tokens, hidden_size]`, and the layers' own inputs, `[tokens, layers * dim]`.
-    pub fn embed(
-        &mut self,
-        tokens: &[u32],
-        positions: &[u32],
-        observer: &mut dyn Observer<F>,
-    ) -> Result<(Vec<Matrix<F>>, Option<Matrix<F>>)> {
+    /// The tokens' embeddings, and the positions' where they are learned.
+    pub fn embed(&mut self, tokens: &[u32], positions: &[u32], observer: &mut dyn Observer<F>) -> Result<Embedded<F>> {
         let plan = self.plan;
         let mut hidden = self.weights.gather(&plan.embed, tokens)?;
         scale(&mut hidden, plan.embed_scale);
@@ -53,7 +55,7 @@ impl<F: Float> Compute<'_, F> {
             as_large(&mut copy, &streams[0]);
             streams.push(copy);
         }
-        Ok((streams, per_layer))
+        Ok(Embedded { streams, per_layer })
     }
 
     /// Gemma 3n's and 4's, for all layers side by side: `(norm(projection(hidden)) + embedding) * scale`.

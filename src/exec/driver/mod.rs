@@ -9,6 +9,7 @@ mod layer;
 mod moe;
 pub(super) mod recurrent;
 mod routing;
+mod ternary;
 
 use super::kernels::Kernels;
 use super::observer::{Observer, Stage};
@@ -20,6 +21,7 @@ use crate::ops::rope::RopeTable;
 use crate::ops::{Float, Matrix};
 use anyhow::Result;
 use compute::Compute;
+use ends::Embedded;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,7 +85,7 @@ impl<'a, F: Float> Executor<'a, F> {
         let weights = Weights::of_pass(Arc::clone(self.source), self.plan, self.piece_bytes);
         let mut compute = Compute { plan: self.plan, kernels: self.kernels, weights };
         let positions: Vec<u32> = segments.iter().flat_map(|segment| &segment.positions).copied().collect();
-        let (streams, per_layer) = compute.embed(&tokens, &positions, observer)?;
+        let Embedded { streams, per_layer } = compute.embed(&tokens, &positions, observer)?;
         Ok(Pass { plan: self.plan, compute, segments, streams, per_layer, layer: 0 })
     }
 

@@ -111,8 +111,8 @@ fn attends(plan: &Plan) -> Result<(), String> {
 
 fn sees_positions(plan: &Plan) -> Result<(), String> {
     let sees = |mixer: &Mixer| match mixer {
-        Mixer::Attention(a) => a.rope.is_some() || a.temperature.is_some(),
-        Mixer::LatentAttention(a) => a.rope.is_some() || a.temperature.is_some(),
+        Mixer::Attention(a) => a.rope.is_some() || a.temperature.as_ref().is_some_and(|t| !t.slots),
+        Mixer::LatentAttention(a) => a.rope.is_some() || a.temperature.as_ref().is_some_and(|t| !t.slots),
         Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDelta(_) => false,
     };
     match plan.position_embed.is_some() || plan.layers.iter().any(|layer| sees(&layer.mixer)) {

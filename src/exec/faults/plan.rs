@@ -1,7 +1,7 @@
 //! Faults that are another plan. Each has the weights' shapes of the true one.
 
 use crate::model::plan::{
-    Attention, FeedForward, LatentAttention, Layer, Linear, Mixer, Mlp, Moe, MoeNorms, Norm, Plan, QkNorm, Scoring,
+    Attention, FeedForward, LatentAttention, Linear, Mixer, Mlp, Moe, Plan, Scoring, TernaryScale,
 };
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
@@ -57,47 +57,6 @@ fn mlps_mut(plan: &mut Plan) -> Vec<&mut Mlp> {
         }
     }
     mlps
-}
-
-fn norms_mut(plan: &mut Plan) -> Vec<&mut Norm> {
-    let mut norms = vec![&mut plan.norm];
-    norms.extend(plan.per_layer_inputs.iter_mut().map(|inputs| &mut inputs.norm));
-    for layer in &mut plan.layers {
-        let Layer { mixer_norm, mixer, mixer_post_norm, mlp_norm, mlp, mlp_post_norm, altup, per_layer_input, .. } =
-            layer;
-        norms.extend(mixer_norm.iter_mut().chain(mixer_post_norm).chain(mlp_norm).chain(mlp_post_norm));
-        match mixer {
-            Mixer::Attention(a) => {
-                if let Some(QkNorm { q, k, .. }) = &mut a.qk_norm {
-                    norms.push(q);
-                    norms.extend(k);
-                }
-                norms.extend(a.v_norm.iter_mut().chain(&mut a.sub_norm));
-            }
-            Mixer::LatentAttention(a) => {
-                norms.extend(a.q_a.iter_mut().map(|(_, norm)| norm));
-                norms.push(&mut a.kv_a_norm);
-            }
-            Mixer::Mamba2(mamba) => norms.push(&mut mamba.norm),
-            Mixer::GatedDelta(delta) => norms.push(&mut delta.norm),
-            Mixer::ShortConv(_) => {}
-        }
-        match mlp {
-            Some(FeedForward::Dense(mlp)) => norms.extend(&mut mlp.sub_norm),
-            Some(FeedForward::Moe(moe)) => {
-                norms.extend(&mut moe.router.norm);
-                if let Some(MoeNorms { experts_in, experts_out, shared_out }) = &mut moe.norms {
-                    norms.extend([experts_in, experts_out, shared_out]);
-                }
-            }
-            None => {}
-        }
-        if let Some(altup) = altup {
-            norms.extend([&mut altup.router_norm, &mut altup.laurel_norm]);
-        }
-        norms.extend(per_layer_input.iter_mut().map(|input| &mut input.norm));
-    }
-    norms
 }
 
 /// `Ok` where something was changed.
@@ -290,11 +249,13 @@ pub fn qk_norm_dropped(plan: &mut Plan) -> Changed {
 
 pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     let mut changed = 0;
-    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()) {
+    // Without weights the order of norm and rotation changes nothing.
+    let rotates = attentions_mut(plan).filter(|a| a.rope.is_some());
+    for norms in rotates.filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
         norms.after_rope = !norms.after_rope;
         changed += 1;
     }
-    if_any(changed, NO_QK_NORM)
+    if_any(changed, "no query or key norm has weights and RoPE beside it")
 }
 
 fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
@@ -306,7 +267,13 @@ pub fn q_bias_dropped(plan: &mut Plan) -> Changed {
 }
 
 pub fn k_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| a.k.as_mut(), "the key projection has no bias")
+    /// Added to every key as it is, it adds the same to all scores of a query, and the softmax forgets it.
+    fn key(a: &mut Attention) -> Option<&mut Linear> {
+        let changes = [a.rope.is_some(), a.qk_norm.is_some(), a.sinks.is_some(), a.clip.is_some(), a.v.is_none()];
+        let counts = changes.contains(&true) || a.spec.attn_logit_softcapping.is_some();
+        a.k.as_mut().filter(|_| counts)
+    }
+    drop_bias(plan, key, "no key projection has a bias that changes anything")
 }
 
 pub fn v_bias_dropped(plan: &mut Plan) -> Changed {
@@ -318,7 +285,7 @@ pub fn o_bias_dropped(plan: &mut Plan) -> Changed {
 }
 
 pub fn norm_eps(plan: &mut Plan) -> Changed {
-    for norm in norms_mut(plan) {
+    for norm in plan.norms_mut() {
         // Configs also write it as 9.999999747378752e-06, the nearest float32.
         let is_1e_5 = (norm.eps / 1e-5 - 1.0).abs() < 1e-3;
         norm.eps = if is_1e_5 { 1e-6 } else { 1e-5 };
@@ -328,7 +295,7 @@ pub fn norm_eps(plan: &mut Plan) -> Changed {
 
 fn change_offsets(plan: &mut Plan, offset: f64) -> Changed {
     let mut changed = 0;
-    for norm in norms_mut(plan).into_iter().filter(|norm| norm.offset != 0.0) {
+    for norm in plan.norms_mut().into_iter().filter(|norm| norm.offset != 0.0) {
         norm.offset = offset;
         changed += 1;
     }
@@ -390,7 +357,8 @@ pub fn per_layer_input_dropped(plan: &mut Plan) -> Changed {
 
 fn change_activation(plan: &mut Plan, change: fn(Activation) -> Option<Activation>, reason: &str) -> Changed {
     let mut changed = 0;
-    for mlp in mlps_mut(plan) {
+    // gpt-oss' gate is a function of its own.
+    for mlp in mlps_mut(plan).into_iter().filter(|mlp| mlp.clamp.is_none()) {
         if let Some(other) = change(mlp.activation) {
             mlp.activation = other;
             changed += 1;
@@ -526,6 +494,32 @@ pub fn routed_scaling_dropped(plan: &mut Plan) -> Changed {
 
 pub fn swiglu_clamp_dropped(plan: &mut Plan) -> Changed {
     if_any(mlps_mut(plan).into_iter().filter_map(|mlp| mlp.clamp.take()).count(), "no MLP is clamped")
+}
+
+/// Every projection of attention and of MLPs.
+fn projections_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Linear> {
+    plan.layers.iter_mut().flat_map(|layer| {
+        let mut linears = Vec::new();
+        if let Mixer::Attention(Attention { q, k, v, o, .. }) = &mut layer.mixer {
+            linears.extend([q, o].into_iter().chain(k).chain(v));
+        }
+        if let Some(FeedForward::Dense(Mlp { gate, up, down, .. })) = &mut layer.mlp {
+            linears.extend([up, down].into_iter().chain(gate));
+        }
+        linears
+    })
+}
+
+pub fn activation_quantization_dropped(plan: &mut Plan) -> Changed {
+    let ternary = projections_mut(plan).filter_map(|linear| linear.ternary.as_mut());
+    let dropped = ternary.map(|ternary| ternary.inputs_as_they_are = true).count();
+    if_any(dropped, "no projection rounds its inputs")
+}
+
+pub fn ternary_scale_dropped(plan: &mut Plan) -> Changed {
+    let ternary = projections_mut(plan).filter_map(|linear| linear.ternary.as_mut());
+    let dropped = ternary.map(|ternary| ternary.scale = TernaryScale::Dropped).count();
+    if_any(dropped, "no weights are ternary")
 }
 
 pub fn sub_norm_dropped(plan: &mut Plan) -> Changed {

@@ -17,7 +17,7 @@ pub struct Probe {
 }
 
 /// Windows that are longer get no probe of their own: it would take too long.
-const LONGEST: usize = 1024;
+pub const LONGEST: usize = 1024;
 
 impl Probe {
     /// At positions 0, 1, 2, ...

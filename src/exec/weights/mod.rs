@@ -10,14 +10,14 @@ pub use ahead::AHEAD;
 pub(super) use schedule::{of_mlp, of_plan};
 pub use tile::{Scratch, Steps, Tile, Transposed};
 
-use crate::checkpoint::Source;
+use crate::checkpoint::{Decoder, Source};
 use crate::model::plan::{Mlp, Plan, Weight};
 use crate::ops::{Float, Matrix};
 use ahead::Ahead;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::ops::Range;
 use std::sync::Arc;
-use sweep::{Pieces, Sweep, View, sweeps};
+use sweep::{PLANES, Pieces, Sweep, View, sweeps};
 
 /// A piece of a weight, as a kernel takes it.
 #[derive(Debug, Clone, Copy)]
@@ -77,24 +77,28 @@ impl Weights {
         Ok(())
     }
 
-    /// A small matrix, decoded, in the plan's shape: convolutions, norms, biases.
+    /// Small matrices that are used together, decoded, in the plan's shapes: convolutions, norms, biases.
     ///
     /// # Errors
     /// The source can't be read.
-    pub fn matrix<F: Float>(&mut self, weight: &Weight) -> Result<Matrix<F>> {
-        let (rows, cols) = weight.rows_and_cols();
-        let mut out = vec![F::ZERO; rows * cols];
-        let (mut narrow, mut scratch) = (Vec::new(), Scratch::default());
-        let mut column = Vec::new();
-        self.each_piece(&[weight], |_, stored| match stored {
+    pub fn matrices<F: Float>(&mut self, weights: &[&Weight]) -> Result<Vec<Matrix<F>>> {
+        let empty = |weight: &&Weight| {
+            let (rows, cols) = weight.rows_and_cols();
+            Matrix::filled(rows, cols, F::ZERO)
+        };
+        let mut all: Vec<Matrix<F>> = weights.iter().map(empty).collect();
+        let (mut narrow, mut scratch, mut column) = (Vec::new(), Scratch::default(), Vec::new());
+        self.each_piece(weights, |which, stored| match stored {
             Stored::Rows { first, tile } => {
-                for (r, row) in out[first * tile.cols..].chunks_exact_mut(tile.cols).take(tile.rows).enumerate() {
+                let out = &mut all[which].data_mut()[first * tile.cols..];
+                for (r, row) in out.chunks_exact_mut(tile.cols).take(tile.rows).enumerate() {
                     tile.decode(r, 0, &mut narrow, row);
                 }
             }
             Stored::Columns(part) => {
-                // A vector is the only input's weights.
-                let (outputs, inputs) = if weight.shape.len() == 1 { (cols, 1) } else { (rows, cols) };
+                let outputs = part.columns.count;
+                let out = all[which].data_mut();
+                let inputs = out.len() / outputs;
                 column.resize(outputs, F::ZERO);
                 for r in 0..part.tile.rows {
                     part.decode(r, 0..outputs, &mut scratch, &mut column);
@@ -104,7 +108,15 @@ impl Weights {
                 }
             }
         })?;
-        Ok(Matrix::from_vec(rows, cols, out))
+        Ok(all)
+    }
+
+    /// As [`Weights::matrices`], of one.
+    ///
+    /// # Errors
+    /// The source can't be read.
+    pub fn matrix<F: Float>(&mut self, weight: &Weight) -> Result<Matrix<F>> {
+        self.matrices(&[weight])?.pop().context("as many matrices as weights")
     }
 
     /// All elements of a small weight, decoded, row after row: a norm's weights, a bias.
@@ -186,6 +198,12 @@ fn hand_out(
                     picked.as_slice()
                 };
                 f(*which, Stored::Rows { first: outputs.start, tile: tile(sweep, outputs.len(), bytes) });
+            }
+            View::Packed { rows: stored } => {
+                for plane in 0..PLANES {
+                    let tile = Tile { decoder: Decoder::Ternary { plane }, ..tile(sweep, rows.len(), bytes) };
+                    f(*which, Stored::Rows { first: usize::from(plane) * stored + rows.start, tile });
+                }
             }
             View::Columns { base, inputs, columns } => {
                 let (start, end) = (rows.start.max(*base), rows.end.min(base + inputs));

@@ -133,8 +133,8 @@ mod tests {
             assert_eq!(steps.before(end), (0..5).filter(|&i| steps.at(i) < end).count(), "before {end}");
         }
         let steps = Steps { first: 3, block: 2, stride: 2, count: 5 };
-        assert_eq!(steps.runs().collect::<Vec<_>>(), [3..8], "neighbouring blocks are one run");
-        assert_eq!(Steps::contiguous(1, 4).runs().collect::<Vec<_>>(), [1..5]);
+        assert!(steps.runs().eq(std::iter::once(3..8)), "neighbouring blocks are one run");
+        assert!(Steps::contiguous(1, 4).runs().eq(std::iter::once(1..5)));
     }
 
     #[test]

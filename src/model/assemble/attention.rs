@@ -113,7 +113,9 @@ pub fn head_dims(fields: &mut Fields<'_, '_, '_>, hidden: usize, heads: usize) -
             return Err(fields.keys.report("config-key-missing", &key, message));
         }
     };
-    let rotates_all = fields.field("rope").is_some() && fields.field("partial_rotary_factor").is_none();
+    // Where layers rotate or don't, the table says it.
+    let rotates_all = fields.field("rope").is_some()
+        && ["partial_rotary_factor", "rope_layers"].iter().all(|name| fields.field(name).is_none());
     if rotates_all && !head_dim.is_multiple_of(2) {
         let message = format!("RoPE rotates pairs: expected an even head dimension, found {head_dim}");
         return Err(fields.wrong("head_dim", message));
@@ -356,7 +358,7 @@ impl QkNormHyper {
             "all heads" => self.norms.layer(contract, i, role, heads * dim),
             "head, weightless" => self.norms.of(None, None, dim),
             "head, own weights" => {
-                let weight = contract.reshaped(i, role, &[heads * dim], &[heads, dim]);
+                let weight = contract.layer(i, role, &[heads, dim]);
                 self.norms.of(Some(weight), None, dim)
             }
             "head, own tensors" => {
@@ -483,10 +485,14 @@ fn tables(
         }
     }
     let interleaved = fields.flag("rope_interleaved")?;
+    let rotates =
+        |i: usize| rope_layers[i] && !matches!(shape.types[i], LayerType::Linear | LayerType::Conv | LayerType::Mamba);
+    let any = (0..shape.layers).any(rotates);
     let expected = Expected {
         theta_keys: &field.keys,
         default_theta,
-        head_dim: dims.head_dim,
+        // Heads that no layer rotates may have an odd width.
+        head_dim: if any { dims.head_dim } else { dims.head_dim.next_multiple_of(2) },
         partial_rotary_factor: partial,
         default_partial_rotary_factor: partial_default,
         max_position_embeddings: shape.max,
@@ -494,8 +500,6 @@ fn tables(
         longrope: field.rule.as_deref() == Some(schema::ROPE_LONG),
         latent: latent.map(|latent| latent.rope),
     };
-    let rotates =
-        |i: usize| rope_layers[i] && !matches!(shape.types[i], LayerType::Linear | LayerType::Conv | LayerType::Mamba);
     match field.rule.as_deref() {
         Some(rule @ (schema::ROPE | schema::ROPE_NEEDED | schema::ROPE_LONG)) => {
             let given = |keys: &mut Keys<'_>, key| keys.raw(key).is_some_and(|value| !value.is_null());
@@ -508,7 +512,6 @@ fn tables(
             let table = rope::read(fields.keys, &expected)?;
             let ropes = (0..shape.layers).map(|i| rotates(i).then_some(0)).collect();
             // A model without a layer that rotates has no table.
-            let any = (0..shape.layers).any(rotates);
             Ok((if any { vec![table] } else { Vec::new() }, ropes))
         }
         rule => {

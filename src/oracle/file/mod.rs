@@ -16,12 +16,13 @@ pub const FORMAT: &str = "memra-checkpoint-oracle-v1";
 pub const STANDARD_INPUT: &str = "standard input";
 
 /// The receipt keys this program writes. `--strict` reading refuses every other key that is not a header.
-pub const RECEIPTS: [&str; 12] = [
+pub const RECEIPTS: [&str; 13] = [
     "oracle_version",
     "positions",
     "config_sha256",
     "weights_sha256",
     "weights_digest",
+    "weights_dtype",
     "plan_sha256",
     "executor_backend",
     "allowed_unused",

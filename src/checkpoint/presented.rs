@@ -1,0 +1,172 @@
+//! A source whose tensors have other names, shapes and orders than the files hold: what a converter did is undone while
+//! the bytes are read.
+
+use super::{Decoder, Source, SourceFile, TensorInfo};
+use crate::problem::quote;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How a tensor comes out of stored ones.
+#[derive(Debug, Clone, PartialEq)]
+pub enum View {
+    /// Bytes of stored tensors, one piece after the other.
+    Pieces(Vec<Piece>),
+    /// The rows of a stored tensor, in blocks of `block` rows that are shuffled alike: row r of a block is its stored
+    /// row `order[r]`.
+    Shuffled { stored: String, row_bytes: u64, order: Arc<[u32]> },
+    /// float32 values, each one less than the stored one.
+    MinusOne { stored: String, decoder: Decoder },
+}
+
+/// Bytes of a stored tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    pub stored: String,
+    pub range: Range<u64>,
+}
+
+/// The tensors of another source, differently.
+pub struct Presented {
+    inner: Arc<dyn Source>,
+    tensors: BTreeMap<String, TensorInfo>,
+    views: BTreeMap<String, View>,
+}
+
+impl Presented {
+    /// `tensors` are descriptions of what is to be read, with the way to it. File and offset are those of the first
+    /// stored byte.
+    pub fn new(inner: Arc<dyn Source>, tensors: impl IntoIterator<Item = (TensorInfo, View)>) -> Self {
+        let (mut infos, mut views) = (BTreeMap::new(), BTreeMap::new());
+        for (info, view) in tensors {
+            views.insert(info.name.clone(), view);
+            infos.insert(info.name.clone(), info);
+        }
+        Self { inner, tensors: infos, views }
+    }
+
+    fn stored(&self, name: &str) -> Result<&TensorInfo> {
+        self.inner.tensors().get(name).with_context(|| format!("there is no stored tensor {}", quote(name)))
+    }
+}
+
+impl Source for Presented {
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.tensors
+    }
+
+    fn stored(&self) -> &BTreeMap<String, TensorInfo> {
+        self.inner.stored()
+    }
+
+    fn files(&self) -> &[SourceFile] {
+        self.inner.files()
+    }
+
+    fn read_into<'a>(&'a self, tensor: &TensorInfo, range: Range<u64>, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let view = self.views.get(&tensor.name);
+        let view = view.with_context(|| format!("there is no tensor {}", quote(&tensor.name)))?;
+        let len = self.tensors[&tensor.name].len;
+        ensure!(
+            range.start <= range.end && range.end <= len,
+            "{}: expected a range within its {len} bytes, found {range:?}",
+            quote(&tensor.name)
+        );
+        match view {
+            View::Pieces(pieces) => self.pieces(pieces, range, buffer),
+            View::Shuffled { stored, row_bytes, order } => {
+                self.shuffled(self.stored(stored)?, *row_bytes, order, range, buffer)
+            }
+            View::MinusOne { stored, decoder } => self.minus_one(self.stored(stored)?, *decoder, range, buffer),
+        }
+    }
+
+    fn is_resident(&self) -> bool {
+        false
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        self.inner.check_unchanged()
+    }
+
+    fn headers_sha256(&self) -> Result<String> {
+        self.inner.headers_sha256()
+    }
+
+    fn full_sha256(&self) -> Result<String> {
+        self.inner.full_sha256()
+    }
+}
+
+impl Presented {
+    fn pieces<'a>(&'a self, pieces: &[Piece], range: Range<u64>, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let mut parts = Vec::new();
+        let mut at = 0;
+        for Piece { stored, range: piece } in pieces {
+            let end = at + (piece.end - piece.start);
+            let (first, last) = (range.start.max(at), range.end.min(end));
+            if first < last {
+                parts.push((stored, piece.start + first - at..piece.start + last - at));
+            }
+            at = end;
+        }
+        if let [(stored, part)] = &parts[..] {
+            return self.inner.read_into(self.stored(stored)?, part.clone(), buffer);
+        }
+        let mut all = Vec::with_capacity(usize::try_from(range.end - range.start)?);
+        for (stored, part) in parts {
+            all.extend_from_slice(self.inner.read_into(self.stored(stored)?, part, buffer)?);
+        }
+        *buffer = all;
+        Ok(buffer)
+    }
+
+    fn shuffled<'a>(
+        &'a self,
+        stored: &TensorInfo,
+        row_bytes: u64,
+        order: &[u32],
+        range: Range<u64>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        if range.is_empty() {
+            buffer.clear();
+            return Ok(buffer);
+        }
+        let block = order.len() as u64;
+        let rows = range.start / row_bytes..range.end.div_ceil(row_bytes);
+        // Whole blocks, in one read.
+        let first = rows.start / block * block;
+        let last = rows.end.next_multiple_of(block);
+        let mut read = Vec::new();
+        let bytes = self.inner.read_into(stored, first * row_bytes..last * row_bytes, &mut read)?;
+        let width = usize::try_from(row_bytes)?;
+        buffer.clear();
+        for row in rows.clone() {
+            let at = row / block * block + u64::from(order[(row % block) as usize]) - first;
+            buffer.extend_from_slice(&bytes[at as usize * width..][..width]);
+        }
+        let skipped = (range.start - rows.start * row_bytes) as usize;
+        Ok(&buffer[skipped..skipped + (range.end - range.start) as usize])
+    }
+
+    fn minus_one<'a>(
+        &'a self,
+        stored: &TensorInfo,
+        decoder: Decoder,
+        range: Range<u64>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        const WIDTH: u64 = size_of::<f32>() as u64;
+        let (elements, bytes) = (decoder.block_elements() as u64, decoder.block_bytes() as u64);
+        let (first, last) = (range.start / WIDTH, range.end.div_ceil(WIDTH));
+        let blocks = first / elements..last.div_ceil(elements);
+        let mut values = vec![0.0; usize::try_from((blocks.end - blocks.start) * elements)?];
+        let read = self.inner.read_into(stored, blocks.start * bytes..blocks.end * bytes, buffer)?;
+        decoder.decode(read, &mut values);
+        *buffer = values.iter().flat_map(|value| (value - 1.0).to_le_bytes()).collect();
+        let skipped = (range.start - blocks.start * elements * WIDTH) as usize;
+        Ok(&buffer[skipped..skipped + (range.end - range.start) as usize])
+    }
+}

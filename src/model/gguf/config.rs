@@ -1,0 +1,332 @@
+//! Metadata to config keys.
+
+use super::Reading;
+use super::rope;
+use super::table::Common;
+use crate::checkpoint::Source;
+use crate::checkpoint::gguf::Value;
+use crate::model::rules;
+use crate::problem::{Problem, quote};
+use serde_json::{Map, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Json = serde_json::Value;
+
+/// The config that is being made, and which keys of the file are in it.
+pub(super) struct Making<'a> {
+    pub reading: &'a Reading<'a>,
+    pub root: Map<String, Json>,
+    /// Config keys and the file's keys that gave them.
+    origins: BTreeMap<String, String>,
+    /// Keys without the architecture in front.
+    used: BTreeSet<String>,
+    pub problems: &'a mut Vec<Problem>,
+    pub notes: &'a mut Vec<Problem>,
+}
+
+/// Makes a config of a file's metadata. A key that isn't understood is in it under the file's own name.
+pub(super) fn translate(
+    reading: &Reading<'_>,
+    problems: &mut Vec<Problem>,
+    notes: &mut Vec<Problem>,
+) -> (Map<String, Json>, BTreeMap<String, String>) {
+    let mut making =
+        Making { reading, root: Map::new(), origins: BTreeMap::new(), used: BTreeSet::new(), problems, notes };
+    if let Some(model_type) = reading.pack.model_types.first() {
+        making.root.insert("model_type".into(), json!(model_type));
+    }
+    for (key, value) in &reading.table.set {
+        making.root.insert(key.clone(), serde_json::to_value(value).unwrap_or_default());
+    }
+    making.vocabulary();
+    making.layers();
+    making.heads();
+    making.switches();
+    making.windows();
+    making.experts();
+    rope::translate(&mut making);
+    making.fields();
+    for key in &reading.table.null {
+        making.root.entry(key.clone()).or_insert(Json::Null);
+    }
+    making.rest();
+    (making.root, making.origins)
+}
+
+impl<'a> Making<'a> {
+    /// The value of a key, which counts as used from now on.
+    pub fn take(&mut self, key: &str) -> Option<&'a Value> {
+        let value = self.reading.get(key)?;
+        self.used.insert(key.to_owned());
+        Some(value)
+    }
+
+    /// Says that what a key's value is can't be.
+    pub fn wrong(&mut self, key: &str, expected: &str) {
+        if let Some(value) = self.take(key) {
+            let key = format!("{}.{key}", self.reading.architecture);
+            let problem = self.reading.problem("gguf-key", &key, format!("expected {expected}, found {value}"));
+            self.problems.push(problem);
+        }
+    }
+
+    /// Takes a key's value as that of a config key.
+    pub fn pass(&mut self, key: &str, name: &str) {
+        if let Some(value) = self.take(key) {
+            self.write(name, value.to_json());
+            self.came_from(name, key);
+        }
+    }
+
+    pub fn came_from(&mut self, name: &str, key: &str) {
+        self.origins.insert(name.to_owned(), format!("{}.{key}", self.reading.architecture));
+    }
+
+    /// Writes a config key; `a.b` is key b of object a.
+    pub fn write(&mut self, key: &str, value: Json) {
+        match key.split_once('.') {
+            Some((object, key)) => {
+                if let Json::Object(object) = self.root.entry(object).or_insert_with(|| json!({})) {
+                    object.insert(key.to_owned(), value);
+                }
+            }
+            None => {
+                self.root.insert(key.to_owned(), value);
+            }
+        }
+    }
+
+    /// Gives a field of the plan its value, from `key`. Returns whether the pack has that field.
+    fn give(&mut self, field: &str, value: Json, key: &str) -> bool {
+        let Some(described) = self.reading.pack.fields.get(field) else { return false };
+        if let Some(name) = described.keys.first() {
+            let other = self.root.get(name).filter(|other| !same(other, &value)).cloned();
+            match other {
+                // `set` of the pack's table: the file says something else.
+                Some(other) => self.wrong(key, &other.to_string()),
+                None => {
+                    self.write(name, value);
+                    self.came_from(name, key);
+                }
+            }
+            return true;
+        }
+        let Some(constant) = &described.value else { return false };
+        let constant = serde_json::to_value(constant).unwrap_or_default();
+        if !same(&constant, &value) {
+            self.wrong(key, &format!("{constant}, as in every model of this family"));
+        }
+        true
+    }
+
+    /// The number of tokens: of rows of the embedding, as far as they have a token.
+    fn vocabulary(&mut self) {
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        let Some(rows) = self.reading.gguf.tensors().get("token_embd.weight").and_then(|t| t.shape.first()) else {
+            return;
+        };
+        let rows = *rows as u64;
+        let tokens = self.reading.gguf.metadata().get(TOKENS).and_then(Value::list_len);
+        let path = self.reading.gguf.path().display();
+        if let Some(tokens) = tokens.filter(|&tokens| tokens > rows) {
+            let message = format!("expected one for each of the {rows} rows of token_embd.weight, found {tokens}");
+            self.problems.push(self.reading.problem("gguf-key", TOKENS, message));
+        }
+        if let Some(tokens) = tokens.filter(|&tokens| tokens < rows) {
+            let message = format!("has {rows} rows for {tokens} tokens: those beyond the last token are not used");
+            self.notes.push(Problem::new("gguf-padded", format!("{path}, tensor `token_embd.weight`"), message));
+        }
+        if let Some(stated) = self.reading.count("vocab_size") {
+            if stated == rows || Some(stated) == tokens {
+                self.take("vocab_size");
+            } else {
+                self.wrong("vocab_size", &format!("{rows}, the rows of token_embd.weight"));
+            }
+        }
+        let vocabulary = tokens.map_or(rows, |tokens| tokens.min(rows));
+        self.give("vocab_size", json!(vocabulary), "vocab_size");
+    }
+
+    /// The number of layers, without those that predict further tokens.
+    fn layers(&mut self) {
+        let Some(count) = self.reading.count("block_count") else { return };
+        self.take("block_count");
+        let further = self.reading.count("nextn_predict_layers").unwrap_or(0);
+        self.give("num_hidden_layers", json!(count.saturating_sub(further)), "block_count");
+    }
+
+    fn heads(&mut self) {
+        // Zero key/value heads are a layer without attention.
+        if let Some(Value::List(list)) = self.reading.get("attention.head_count_kv")
+            && self.reading.pack.fields.get("layer_types").is_some_and(|f| f.rule.as_deref() == Some("full_attn_idxs"))
+        {
+            let full: Vec<usize> = (0..list.len()).filter(|&i| list[i].as_count() != Some(0)).collect();
+            let heads: BTreeSet<Option<u64>> = full.iter().map(|&i| list[i].as_count()).collect();
+            match heads.first() {
+                Some(Some(heads_kv)) if heads.len() == 1 => {
+                    self.take("attention.head_count_kv");
+                    self.write("full_attn_idxs", json!(full));
+                    self.give("num_key_value_heads", json!(heads_kv), "attention.head_count_kv");
+                }
+                _ => self.wrong("attention.head_count_kv", "zeros and one other number"),
+            }
+        }
+        let (Some(width), Some(heads)) =
+            (self.reading.count("embedding_length"), self.reading.count("attention.head_count"))
+        else {
+            return;
+        };
+        let share = if heads > 0 && width % heads == 0 { Some(width / heads) } else { None };
+        let head_dim = self.reading.count("attention.key_length").or(share);
+        let keyless = self.reading.pack.fields.get("head_dim").is_some_and(|field| field.keys.is_empty());
+        if self.reading.get("attention.key_length").is_some() && keyless && head_dim == share {
+            self.take("attention.key_length");
+        }
+        if self.reading.get("attention.value_length").is_some()
+            && self.reading.count("attention.value_length") == head_dim
+        {
+            self.take("attention.value_length");
+        }
+        if let Some(layers) = self.reading.table.query_scalar_of_heads {
+            let scalar = if self.reading.count("block_count") == Some(layers) { share } else { head_dim };
+            self.give("query_pre_attn_scalar", json!(scalar), "attention.key_length");
+        }
+    }
+
+    /// Switches that the file sets by having tensors.
+    fn switches(&mut self) {
+        let tensors = self.reading.gguf.tensors();
+        let tied = !tensors.contains_key("output.weight");
+        if let Some(key) = self.reading.pack.fields.get("tie_word_embeddings").and_then(|field| field.keys.first()) {
+            self.write(key, json!(tied));
+        }
+        let has = |name: &String| {
+            let in_a_layer = |stored: &String| {
+                let rest = stored.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+                rest.is_some_and(|(_, rest)| rest == name)
+            };
+            tensors.contains_key(name) || tensors.keys().any(in_a_layer)
+        };
+        for (field, names) in &Common::embedded().flags {
+            let Some(key) = self.reading.pack.fields.get(field).and_then(|field| field.keys.first()) else { continue };
+            // One key for several switches: what the tensors don't agree on, the books find.
+            let on = names.iter().any(has) || self.root.get(key) == Some(&Json::Bool(true));
+            self.write(key, json!(on));
+        }
+    }
+
+    /// The window, and which layers have it.
+    fn windows(&mut self) {
+        let rule = |name: &str| self.reading.pack.fields.get(name).and_then(|field| field.rule.as_deref());
+        let (window, types) = (rule("sliding_window"), rule("layer_types"));
+        let everywhere = window == Some(rules::EVERYWHERE);
+        if everywhere || window == Some(rules::OF_SLIDING) {
+            match self.reading.count("attention.sliding_window") {
+                Some(1..) => {
+                    self.pass("attention.sliding_window", "sliding_window");
+                }
+                Some(_) => {
+                    self.take("attention.sliding_window");
+                    self.write("sliding_window", Json::Null);
+                }
+                None if everywhere => {
+                    let message = "gives no attention.sliding_window: every layer sees everything, as in llama.cpp, though the \
+                                   original may have had a window";
+                    let place = self.reading.gguf.path().display().to_string();
+                    self.notes.push(Problem::new("gguf-window", place, message));
+                    self.write("sliding_window", Json::Null);
+                }
+                None => {}
+            }
+        }
+        if types == Some(rules::TYPES) {
+            let keys = self.reading.pack.fields.get("layer_types").map_or(&[][..], |field| &field.keys);
+            match self.reading.get("attention.sliding_window_pattern") {
+                Some(Value::List(list)) if list.iter().all(|v| matches!(v, Value::Flag(_))) => {
+                    self.take("attention.sliding_window_pattern");
+                    let kind = |v: &Value| if *v == Value::Flag(true) { "sliding_attention" } else { "full_attention" };
+                    let kinds: Vec<&str> = list.iter().map(kind).collect();
+                    self.write("layer_types", json!(kinds));
+                }
+                Some(Value::Whole(_)) if keys.len() > 1 => self.pass("attention.sliding_window_pattern", &keys[1]),
+                _ => {}
+            }
+        }
+    }
+
+    fn experts(&mut self) {
+        /// `llama_expert_gating_func_type` of llama.cpp.
+        const GATING: [&str; 3] = ["softmax", "sigmoid", "softmax of chosen"];
+        const KEY: &str = "expert_gating_func";
+        match self.reading.count(KEY) {
+            None => {}
+            Some(0) => {
+                self.take(KEY);
+            }
+            Some(n) => {
+                let word = usize::try_from(n - 1).ok().and_then(|i| GATING.get(i));
+                match word {
+                    Some(word) if self.give("scoring_func", json!(word), KEY) => {
+                        self.take(KEY);
+                    }
+                    Some(_) => {}
+                    None => self.wrong(KEY, "1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen)"),
+                }
+            }
+        }
+        const DENSE: &str = "leading_dense_block_count";
+        let rule = self.reading.pack.fields.get("moe_layers").and_then(|field| field.rule.as_deref());
+        match (rule, self.reading.count(DENSE)) {
+            (Some(rule @ (rules::FIRST_DENSE | rules::NUM_DENSE)), Some(_)) => self.pass(DENSE, rule),
+            (_, Some(0)) => {
+                self.take(DENSE);
+            }
+            _ => {}
+        }
+        if rule == Some(rules::INTERLEAVED) {
+            self.pass("interleave_moe_layer_step", "interleave_moe_layer_step");
+        }
+    }
+
+    /// Keys that the tables know.
+    fn fields(&mut self) {
+        let common = Common::embedded();
+        let prefix = format!("{}.", self.reading.architecture);
+        for (full, value) in self.reading.gguf.metadata() {
+            let Some(key) = full.strip_prefix(&prefix).filter(|key| !self.used.contains(*key)) else { continue };
+            let json = value.to_json();
+            if let Some(name) = self.reading.table.keys.get(key) {
+                self.pass(key, name);
+                continue;
+            }
+            let candidates = common.fields.get(key).map_or(&[][..], Vec::as_slice);
+            let known = candidates.iter().any(|field| self.give(field, json.clone(), key));
+            let harmless = || common.only.get(key).is_some_and(|values| values.contains(&json));
+            if known || harmless() || common.inert_of_architecture.iter().any(|inert| inert == key) {
+                self.used.insert(key.to_owned());
+            }
+        }
+    }
+
+    /// Everything else, under its own name.
+    fn rest(&mut self) {
+        let prefix = format!("{}.", self.reading.architecture);
+        for (key, value) in self.reading.gguf.metadata() {
+            let used = key.strip_prefix(&prefix).is_some_and(|key| self.used.contains(key));
+            if !used && !Common::embedded().is_inert(key) {
+                self.root.insert(key.clone(), value.to_json());
+            }
+        }
+    }
+
+    /// As a message names it.
+    pub fn tensor_problem(&mut self, tensor: &str, message: String) {
+        let place = format!("{}, tensor {}", self.reading.gguf.path().display(), quote(tensor));
+        self.problems.push(Problem::new("gguf-tensor", place, message));
+    }
+}
+
+/// Whether two values are the same; 1 and 1.0 are.
+fn same(a: &Json, b: &Json) -> bool {
+    a == b || (a.is_number() && a.as_f64() == b.as_f64())
+}

@@ -1,0 +1,75 @@
+//! The `[gguf]` table of a pack, and what holds for all of them: packs/gguf.toml.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// What a pack says about GGUF files of its family.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Values of `general.architecture` that the pack answers for.
+    pub architectures: Vec<String>,
+    /// Keys (without the architecture in front) without which, or where they are zero, another pack answers: of two packs
+    /// the one answers that needs more.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// What the converter does to tensors.
+    #[serde(default)]
+    pub undo: Vec<Undo>,
+    /// Config keys whose values the architecture means, without the file saying so.
+    #[serde(default)]
+    pub set: toml::Table,
+    /// Config keys that are `null` where the file doesn't say otherwise.
+    #[serde(default)]
+    pub null: Vec<String>,
+    /// Keys (without the architecture in front) and the config keys that they give, before those of packs/gguf.toml.
+    #[serde(default)]
+    pub keys: BTreeMap<String, String>,
+    /// `query_pre_attn_scalar` isn't in a file: it is `hidden_size / num_attention_heads` in the family's model with so
+    /// many layers, `head_dim` in all others.
+    pub query_scalar_of_heads: Option<u64>,
+}
+
+/// What a converter did, and reading undoes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Undo {
+    /// Of each head of q and k, the rows of the two halves in turn: for RoPE on neighbouring pairs.
+    #[serde(rename = "q and k by pairs")]
+    Pairs,
+    /// Weights of norms, plus one.
+    #[serde(rename = "norms plus one")]
+    PlusOne,
+    /// `[channels, kernel]` for `[channels, 1, kernel]`.
+    #[serde(rename = "convolutions squeezed")]
+    Squeezed,
+}
+
+/// packs/gguf.toml.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Common {
+    pub inert: Vec<String>,
+    pub inert_of_architecture: Vec<String>,
+    pub only: BTreeMap<String, Vec<serde_json::Value>>,
+    pub fields: BTreeMap<String, Vec<String>>,
+    pub flags: BTreeMap<String, Vec<String>>,
+    pub model: BTreeMap<String, Vec<String>>,
+    pub layer: BTreeMap<String, Vec<String>>,
+}
+
+impl Common {
+    pub fn embedded() -> &'static Common {
+        static COMMON: OnceLock<Common> = OnceLock::new();
+        COMMON
+            .get_or_init(|| toml::from_str(include_str!("../../../packs/gguf.toml")).expect("packs/gguf.toml is sound"))
+    }
+
+    /// Whether a key changes nothing, whatever its value.
+    pub fn is_inert(&self, key: &str) -> bool {
+        self.inert.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => key.starts_with(start),
+            None => key == pattern,
+        })
+    }
+}
