@@ -54,6 +54,21 @@ fn what_differs_between_layers_is_shown_by_layer() {
 }
 
 #[test]
+fn ternary_weights_are_shown_with_their_scale() {
+    for (fixture, wanted) in [
+        ("bitnet-packed", "ternary weights, packed, times weight_scale; inputs rounded to 8 bits per token"),
+        ("bitnet-divisor", "ternary weights, packed, divided by weight_scale; inputs rounded to 8 bits per token"),
+        (
+            "bitnet-online",
+            "ternary weights, rounded on the way, times their mean magnitude; inputs rounded to 8 bits per token",
+        ),
+    ] {
+        assert_eq!(row(&check(fixture), "quantization"), wanted);
+    }
+    assert!(!check("bitnet-plain").contains("quantization"));
+}
+
+#[test]
 fn each_kind_of_rope_is_shown_with_its_numbers() {
     for (fixture, wanted) in [
         ("llama-plain", "default, rope_theta 10000, 6 dimensions in halves"),

@@ -52,12 +52,12 @@ const MEETING: [&str; 13] = [
 #[test]
 fn every_fault_of_every_pack_is_noticed_by_bits_and_by_the_f32_tolerance() {
     let mut everywhere = BTreeSet::new();
-    for pack in Pack::embedded() {
+    for pack in Pack::embedded().iter().filter(|pack| pack.refuse.is_none()) {
         let report = json(&format!("faults --pack {} --require bits --require f32", pack.name));
         for name in ["bits", "f32"] {
             let check = check(&report, name);
             assert_eq!(check["killed"], check["of"], "{}: {check}", pack.name);
-            assert!(check["of"].as_u64().unwrap() >= 28, "{}: {check}", pack.name);
+            assert!(check["of"].as_u64().unwrap() >= 12, "{}: {check}", pack.name);
         }
         // A coarse check misses some: that is what the matrix is for.
         assert!(!unnoticed(&report, "nmse").is_empty(), "{}", pack.name);
@@ -160,10 +160,7 @@ fn every_format_is_written() {
         &of("github"),
         &["::error title=nmse notices every fault::", "::notice title=bits notices every fault::"],
     );
-    assert_says(
-        &of("text"),
-        &["not applicable", "needs a mixture of experts", "which is not counted", "bf16-activations"],
-    );
+    assert_says(&of("text"), &["not applicable", "there are no experts", "which is not counted", "bf16-activations"]);
 }
 
 #[test]
@@ -174,7 +171,7 @@ fn prompts_and_checkpoints_that_do_not_fit_are_refused() {
         ("faults fixtures/llama-plain --prompt 1,x", "expected a whole number"),
         ("faults fixtures/llama-plain --prompt @", "holds no token"),
         ("faults", "<CKPT>"),
-        ("faults --pack lama", "no pack `lama`; there are llama, mistral"),
+        ("faults --pack lama", "no pack `lama`; the nearest are "),
         ("faults nowhere", "nowhere"),
         ("probes --pack lama", "no pack `lama`"),
         ("faults fixtures/llama-plain --require all", "all"),
@@ -225,7 +222,7 @@ fn what_can_not_be_injected_is_refused_before_anything_is_written() {
     for (fault, wanted) in [
         ("window-mising", &["--inject: no fault is called `window-mising`", "`window-missing`"][..]),
         ("window-missing", &["does not apply: no layer has a sliding window"]),
-        ("topk-norm", &["needs a mixture of experts"]),
+        ("topk-norm", &["there are no experts"]),
         ("kv-not-appended", &["a single pass", "several passes", "oracle kv-equivalence"]),
         ("prefix-offset", &["forking", "oracle kv-equivalence"]),
         ("snapshot-stale", &["restoring a snapshot"]),
@@ -268,7 +265,7 @@ fn mutants_are_noticed_and_honest_engines_are_not_rejected() {
     let [bits, of_bits, alarms, engines, f32, of_f32, f32_alarms, f32_engines] = numbers[..] else { panic!("{line}") };
     assert!(bits == of_bits && f32 == of_f32 && bits == f32 && bits > 300, "{line}");
     assert!(alarms == 0 && f32_alarms == 0 && engines > 200 && f32_engines >= 24, "{line}");
-    for pack in Pack::embedded() {
+    for pack in Pack::embedded().iter().filter(|pack| pack.refuse.is_none()) {
         assert_says(&stdout, &[&format!("{:12} ok     {}\n", pack.name, pack.self_test.logits_sha256)]);
     }
 }

@@ -81,7 +81,7 @@ impl Maker {
 
     fn linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Linear {
         let weight = self.weight(&format!("{name}.w"), &[outputs, inputs], 0.0, 1.0 / (inputs as f32).sqrt());
-        Linear { weight, bias: bias.then(|| self.vector(&format!("{name}.b"), outputs)) }
+        Linear::new(weight, bias.then(|| self.vector(&format!("{name}.b"), outputs)))
     }
 
     /// Matrices `[outputs, inputs]` with these names, in one tensor, or each by itself.
@@ -93,7 +93,7 @@ impl Maker {
             let linear = |(part, outputs): &(&str, usize)| {
                 let name = plain(name, part);
                 self.store(&name, &[*outputs, inputs], &values(part, outputs * inputs, 0.0, scale));
-                Linear { weight: Weight::whole(name, &[*outputs, inputs]), bias: None }
+                Linear::new(Weight::whole(name, &[*outputs, inputs]), None)
             };
             return parts.iter().map(linear).collect();
         }
@@ -113,9 +113,17 @@ impl Maker {
                     all[row * cols + col] = values[o * inputs + i];
                 }
             }
-            let part = Part { stored: stored.clone(), base, first, block, stride, transposed: layout.transposed };
+            let part = Part {
+                stored: stored.clone(),
+                base,
+                first,
+                block,
+                stride,
+                transposed: layout.transposed,
+                packed: false,
+            };
             let weight = Weight { name: fused.clone(), shape: vec![*outputs, inputs], part: Some(Box::new(part)) };
-            linears.push(Linear { weight, bias: None });
+            linears.push(Linear::new(weight, None));
         }
         self.store(&fused, &stored, &all);
         linears
@@ -131,7 +139,8 @@ impl Maker {
         part.iter().enumerate().for_each(|(i, &v)| all[2 * n + 1 + 2 * i] = v);
         self.store(name, &[3, 2 * n], &all);
         let base = if by_rows { 1 } else { 2 * n };
-        let part = Part { stored: vec![3, 2 * n], base, first: 1, block: 1, stride: 2, transposed: by_rows };
+        let part =
+            Part { stored: vec![3, 2 * n], base, first: 1, block: 1, stride: 2, transposed: by_rows, packed: false };
         Weight { name: name.to_owned(), shape: vec![n], part: Some(Box::new(part)) }
     }
 

@@ -56,7 +56,7 @@ impl Maker {
 
     fn linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Linear {
         let bias = bias.then(|| self.vector(&format!("{name}.bias"), outputs));
-        Linear { weight: self.weight(&format!("{name}.weight"), &[outputs, inputs], 0.0, 0.5), bias }
+        Linear::new(self.weight(&format!("{name}.weight"), &[outputs, inputs], 0.0, 0.5), bias)
     }
 
     fn norm(&mut self, name: &str, n: usize, size: usize) -> Norm {
@@ -445,7 +445,7 @@ fn a_fused_projection_is_read_once_and_gives_the_same_bits() {
                 bytes[(head * stride + first) * row..][..block * row].copy_from_slice(rows);
             }
             linear.weight.name = name.to_owned();
-            let part = Part { stored: stored.clone(), base: 0, first, block, stride, transposed: false };
+            let part = Part { stored: stored.clone(), base: 0, first, block, stride, transposed: false, packed: false };
             linear.weight.part = Some(Box::new(part));
             first += block;
         }

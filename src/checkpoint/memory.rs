@@ -20,13 +20,16 @@ impl MemorySource {
     /// Holds `tensors`: by name, the format, the shape (outermost dimension first) and the stored bytes.
     ///
     /// # Errors
-    /// A tensor has another number of bytes than its shape and format take.
+    /// A tensor has another number of bytes than its shape and format take, or rows that are not whole blocks.
     pub fn new(tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>) -> anyhow::Result<Self> {
         let mut infos = BTreeMap::new();
         let mut data = BTreeMap::new();
         let mut offset = 0;
         for (name, (dtype, shape, bytes)) in tensors {
             let len = bytes.len() as u64;
+            dtype
+                .check_row(shape.last().copied().unwrap_or(1))
+                .map_err(|problem| anyhow::anyhow!("{}: {problem}", quote(&name)))?;
             let expected = dtype.shape_bytes(&shape);
             ensure!(
                 expected == Some(len) || dtype.unit().is_none(),

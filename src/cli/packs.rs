@@ -44,7 +44,11 @@ struct Family<'a> {
     /// Config keys that change what is computed.
     options: BTreeSet<&'a str>,
     /// Where expected logits come from, and on which checkpoints they are compared.
-    verified: Verified<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Verified<'a>>,
+    /// Why such a checkpoint can't be run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -90,6 +94,7 @@ fn family(pack: &Pack) -> Family<'_> {
         text_config: pack.text.as_ref().map(|text| text.config.as_str()),
         gguf_architectures: pack.gguf.as_ref().map_or(&[], |table| &table.architectures),
         options: keys.collect(),
-        verified: Verified { against: AGAINST, fixtures: &pack.fixtures },
+        verified: (!pack.fixtures.is_empty()).then_some(Verified { against: AGAINST, fixtures: &pack.fixtures }),
+        refused: pack.refuse.as_deref(),
     }
 }

@@ -29,7 +29,9 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     let total: u64 = load.tokens.iter().map(|&n| n as u64).sum();
     let longest = load.tokens.iter().copied().max().unwrap_or(0) as u64;
     let (sequences, threads) = (load.tokens.len() as u64, load.threads as u64);
-    let branches = plan.layers.iter().map(|layer| mixer_row(layer, plan.hidden_size).max(mlp_row(layer, plan)));
+    let branches = plan.layers.iter().map(|layer| {
+        mixer_row(layer, plan.hidden_size).max(mlp_row(layer, plan)) + rounded_row(layer, plan.hidden_size)
+    });
     let branch = branches.max().unwrap_or(0);
     let (mut kept, mut head) = (0, 0);
     for layer in &plan.layers {
@@ -51,7 +53,7 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     let values = streams + (total * branch.max(embedding) as u64).max(logits) + kept + scratch + rope;
 
     let (piece, expert_piece) = pieces(plan, source);
-    // Those that are read ahead, the one that is used, and rows that were picked from it.
+    // Those that are read ahead, the one that is used, and rows that were picked from it, or its rounded weights.
     let pieces = (AHEAD as u64 + 2) * piece + if expert_piece > 0 { (AHEAD as u64 + 1) * expert_piece } else { 0 };
     let passes: u64 = load.floats.iter().map(|&size| values * size as u64 + pieces).sum();
     PROGRAM + passes + source.tensors().len() as u64 * ENTRY + threads * (1 << 20)
@@ -124,6 +126,17 @@ fn mlp_row(layer: &Layer, plan: &Plan) -> usize {
     };
     let own = layer.per_layer_input.as_ref().map_or(0, |input| 3 * input.gate.outputs() + 4 * hidden);
     extra_row(layer, hidden) + rows.max(own)
+}
+
+/// The rounded copy of what goes into a ternary layer's widest projection.
+fn rounded_row(layer: &Layer, hidden: usize) -> usize {
+    let Mixer::Attention(attention) = &layer.mixer else { return 0 };
+    let inner = match &layer.mlp {
+        Some(FeedForward::Dense(mlp)) => mlp.up.outputs(),
+        _ => 0,
+    };
+    let (_, heads) = attention.o.weight.rows_and_cols();
+    if attention.q.rounds_inputs() { hidden.max(heads).max(inner) } else { 0 }
 }
 
 /// Gate and up, their packed copy and a piece's sums; the packed input and the result with its sums.

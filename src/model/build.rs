@@ -30,7 +30,8 @@ pub struct Books {
 /// Makes the plan and accounts for every key and tensor.
 ///
 /// `unavailable` are tensors of broken files, `packs` the packs to choose from, `allow` the keys and tensors that may
-/// stay unused. Reads no weight, except where a tied head is stored beside the embedding: then the two are compared.
+/// stay unused. Reads no weight, except scales of ternary ones, and where a tied head is stored beside the embedding: then
+/// the two are compared.
 pub fn close_books(
     config: &Config,
     source: &dyn Source,
@@ -225,7 +226,8 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
             }
         }
     };
-    if let Some(other) = architectures.iter().find(|a| !pack.architectures.iter().any(|b| *a == b)) {
+    let foreign = |a: &&&str| pack.refuse.is_none() && !pack.architectures.iter().any(|b| **a == b);
+    if let Some(other) = architectures.iter().find(foreign) {
         let (other, known) = (quote(other), pack.architectures.join(", "));
         let message = format!("{other} is not a language model of this family; pack {} answers for {known}", pack.name);
         return Err(keys.report("architecture", "architectures", message));

@@ -152,6 +152,7 @@ impl<'a> Contract<'a> {
             block: slice.block,
             stride: slice.stride,
             transposed: layout.transposed,
+            packed: false,
         };
         Weight { name: taken.name, shape: shape.to_vec(), part: Some(Box::new(part)) }
     }
@@ -160,8 +161,58 @@ impl<'a> Contract<'a> {
     pub fn reshaped(&mut self, layer: usize, role: &str, shape: &[usize], stored: &[usize]) -> Weight {
         let taken = self.layer(layer, role, stored);
         let rows = shape[0];
-        let part = Part { stored: stored.to_vec(), base: 0, first: 0, block: rows, stride: rows, transposed: false };
+        let part = Part {
+            stored: stored.to_vec(),
+            base: 0,
+            first: 0,
+            block: rows,
+            stride: rows,
+            transposed: false,
+            packed: false,
+        };
         Weight { name: taken.name, shape: shape.to_vec(), part: Some(Box::new(part)) }
+    }
+
+    /// Takes a matrix `[out, in]` of which four rows lie in each stored row of bytes.
+    pub fn packed(&mut self, layer: usize, role: &str, [rows, cols]: [usize; 2]) -> Weight {
+        let Some(name) = self.layer_name(layer, role, &[]) else {
+            return self.nameless(role, &format!("layer {layer}"), &[rows, cols]);
+        };
+        let stored = vec![rows / 4, cols];
+        if rows.is_multiple_of(4) {
+            self.take_as(name.clone(), &stored, true);
+        } else {
+            let message = format!("{rows} rows can't be packed: four of them lie in one");
+            self.problems.push(Problem::new("tensor-shape", tensor_place(self.folder, &name), message));
+            self.used.insert(name.clone());
+        }
+        let part = Part { stored, base: 0, first: 0, block: rows, stride: rows, transposed: false, packed: true };
+        Weight { name, shape: vec![rows, cols], part: Some(Box::new(part)) }
+    }
+
+    /// Takes a tensor `[1]` that others are multiplied or divided by. Its value is looked at: it must be finite and above
+    /// zero.
+    pub fn scale(&mut self, layer: usize, role: &str) -> Weight {
+        let weight = self.layer(layer, role, &[1]);
+        let info = self.source.tensors().get(&weight.name).filter(|info| info.shape == [1]);
+        if let Some(info) = info
+            && let Some(decoder) = info.dtype.decoder().filter(|decoder| decoder.block_bytes() as u64 == info.len)
+        {
+            let wrong = match self.source.read(info, 0..info.len) {
+                Ok(bytes) => {
+                    let mut value = [0.0];
+                    decoder.decode(&bytes, &mut value);
+                    let [value] = value;
+                    let message = || format!("expected a number greater than zero, found {value}");
+                    (!value.is_finite() || value <= 0.0).then(|| ("tensor-value", message()))
+                }
+                Err(error) => Some(("unreadable", format!("{error:#}"))),
+            };
+            if let Some((code, message)) = wrong {
+                self.problems.push(Problem::new(code, self.place(info), message));
+            }
+        }
+        weight
     }
 
     fn nameless(&mut self, role: &str, place: &str, shape: &[usize]) -> Weight {
@@ -172,18 +223,23 @@ impl<'a> Contract<'a> {
 
     /// Takes a tensor: it must exist, with this shape and a dtype that can be decoded.
     pub fn take(&mut self, name: String, shape: &[usize]) -> Weight {
+        self.take_as(name.clone(), shape, false);
+        Weight::whole(name, shape)
+    }
+
+    /// `packed` ones are bytes, whatever else they were.
+    fn take_as(&mut self, name: String, shape: &[usize], packed: bool) {
         match self.source.tensors().get(&name) {
             // Several parts of one tensor: judged the first time.
             _ if self.used.contains(&name) => {}
-            Some(info) => self.judge(info, shape),
+            Some(info) => self.judge(info, shape, packed),
             None if self.unavailable.contains(&name) => {}
             None => {
                 let message = format!("missing; the plan needs it with shape {}", shown(shape));
                 self.problems.push(Problem::new("tensor-missing", tensor_place(self.folder, &name), message));
             }
         }
-        self.used.insert(name.clone());
-        Weight::whole(name, shape)
+        self.used.insert(name);
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -200,7 +256,7 @@ impl<'a> Contract<'a> {
         tensor_place(&self.source.files()[info.file].path.display().to_string(), &info.name)
     }
 
-    fn judge(&mut self, info: &TensorInfo, shape: &[usize]) {
+    fn judge(&mut self, info: &TensorInfo, shape: &[usize], packed: bool) {
         let place = self.place(info);
         if info.shape != shape {
             let transposed = shape.len() == 2 && info.shape.iter().rev().eq(shape);
@@ -208,9 +264,20 @@ impl<'a> Contract<'a> {
             let message = format!("expected shape {}, found {}{hint}", shown(shape), shown(&info.shape));
             self.problems.push(Problem::new("tensor-shape", &place, message));
         }
-        if info.dtype.decoder().is_none() {
-            let message = format!("dtype {} can't be decoded here; F32, F16 and BF16 can", info.dtype);
+        if packed {
+            if info.dtype.name() != "U8" {
+                let message = format!("expected U8, four ternary rows in one, found {}", info.dtype);
+                self.problems.push(Problem::new("tensor-dtype", &place, message));
+            }
+        } else if info.dtype.decoder().is_none() {
+            let message = format!(
+                "dtype {} can't be decoded here; F64, F32, F16, BF16, I8 to I64 and GGUF's block formats can",
+                info.dtype
+            );
             self.problems.push(Problem::new("tensor-dtype", &place, message));
+        }
+        if let Err(message) = info.dtype.check_row(info.shape.last().copied().unwrap_or(1)) {
+            self.problems.push(Problem::new("tensor-row", &place, message));
         }
     }
 

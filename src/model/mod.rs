@@ -9,6 +9,7 @@ pub mod keys;
 pub mod open;
 pub mod pack;
 pub mod plan;
+pub mod quantization;
 pub mod rope;
 pub mod rules;
 pub mod schema;

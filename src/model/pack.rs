@@ -218,6 +218,14 @@ impl Inert {
     }
 }
 
+/// "the nearest are a, b, c (oracle packs lists all)"
+fn nearest(name: &str, packs: &[Pack]) -> String {
+    let mut known: Vec<&str> = packs.iter().map(|pack| pack.name.as_str()).collect();
+    known.sort_by(|a, b| strsim::jaro_winkler(name, b).total_cmp(&strsim::jaro_winkler(name, a)));
+    known.truncate(3);
+    format!("the nearest are {} (oracle packs lists all)", known.join(", "))
+}
+
 impl Pack {
     /// The packs in the binary.
     pub fn embedded() -> &'static [Pack] {
@@ -251,6 +259,15 @@ impl Pack {
         [std::slice::from_ref(self), Pack::embedded()].concat()
     }
 
+    /// The built-in pack of this name.
+    ///
+    /// # Errors
+    /// There is none; a sentence with the nearest names.
+    pub fn named(name: &str) -> Result<&'static Pack, String> {
+        let found = Self::embedded().iter().find(|pack| pack.name == name);
+        found.ok_or_else(|| format!("no pack {}; {}", quote(name), nearest(name, Self::embedded())))
+    }
+
     /// Reads a pack of the user's.
     ///
     /// # Errors
@@ -278,10 +295,10 @@ impl Pack {
             format!("{place}{}", error.message())
         })?;
         if let Some(like) = &pack.like {
-            let base = others.iter().find(|p| p.name == *like).ok_or_else(|| {
-                let known: Vec<&str> = others.iter().map(|p| p.name.as_str()).collect();
-                format!("like = \"{like}\": there is no such pack; there are {}", known.join(", "))
-            })?;
+            let base = others
+                .iter()
+                .find(|p| p.name == *like)
+                .ok_or_else(|| format!("like = \"{like}\": there is no such pack; {}", nearest(like, others)))?;
             let base = base.clone();
             pack.inherit(&base);
         }

@@ -58,6 +58,9 @@ pub struct Weight {
 /// vector which isn't `transposed` as one column of all its elements. Output `o` of the weight is entry
 /// `first + o / block * stride + o % block` of the stored rows; where `transposed`, of the stored columns, and its input
 /// `i` is the stored row `base + i`. Else `base` is added to the row.
+///
+/// Where `packed`, the whole tensor is the weight: output `o` is, less one, the bits `2 * (o / rows)` and the next of each
+/// byte of the stored row `o % rows`, `rows` being as many as are stored.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Part {
     /// The stored tensor's shape.
@@ -71,6 +74,9 @@ pub struct Part {
     /// Stored as `[in, out]`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub transposed: bool,
+    /// Four outputs in each stored row of bytes (BitNet's `pack_weights`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub packed: bool,
 }
 
 impl Weight {
@@ -85,6 +91,11 @@ impl Weight {
         (self.shape.iter().product::<usize>() / cols, cols)
     }
 
+    /// Whether four outputs lie in each stored row.
+    pub fn is_packed(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.packed)
+    }
+
     /// The shape of the stored tensor.
     pub fn stored_shape(&self) -> &[usize] {
         self.part.as_ref().map_or(&self.shape, |part| &part.stored)
@@ -97,15 +108,65 @@ pub struct Linear {
     pub weight: Weight,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bias: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ternary: Option<Box<Ternary>>,
+}
+
+/// What a linear layer of BitNet b1.58 does (Ma et al. 2024): its weights are -1, 0 and 1, and the inputs of each token
+/// are rounded to `q = round(x * s)`, `s = 127 / max|x|` (see [`crate::ops::ternary`]). Without a scale
+/// `y = q W^T / s + bias`.
+///
+/// Weights that aren't packed are stored as floats, and become `round(w / mean|w|)`, cut to -1 ..= 1.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ternary {
+    pub scale: TernaryScale,
+    /// A broken engine's: inputs are used as they are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub inputs_as_they_are: bool,
+}
+
+/// The scale of ternary weights.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TernaryScale {
+    /// `[1]`: `y = (q W^T / s + bias) * scale` (transformers' `AutoBitLinear`).
+    Multiplies(Weight),
+    /// `[1]`: `y = q W^T / (s * scale) + bias` (transformers' `BitLinear`).
+    Divides(Weight),
+    /// Of weights that are stored as floats: as `Divides`, with `1 / mean|w|`.
+    Mean,
+    /// A broken engine's: there is none.
+    Dropped,
 }
 
 impl Linear {
-    /// Calls `f` with the weight, then with the bias.
+    /// A linear layer of the usual kind.
+    pub fn new(weight: Weight, bias: Option<Weight>) -> Self {
+        Self { weight, bias, ternary: None }
+    }
+
+    /// Calls `f` with the weight, its scale, then with the bias.
     pub fn each_weight<'a>(&'a self, f: &mut impl FnMut(&'a Weight)) {
         f(&self.weight);
-        if let Some(bias) = &self.bias {
-            f(bias);
+        self.stored_scale().into_iter().chain(&self.bias).for_each(f);
+    }
+
+    /// The scale of ternary weights, where it is a tensor.
+    pub fn stored_scale(&self) -> Option<&Weight> {
+        match &self.ternary.as_ref()?.scale {
+            TernaryScale::Multiplies(scale) | TernaryScale::Divides(scale) => Some(scale),
+            TernaryScale::Mean | TernaryScale::Dropped => None,
         }
+    }
+
+    /// Whether each token's inputs are rounded.
+    pub fn rounds_inputs(&self) -> bool {
+        self.ternary.as_ref().is_some_and(|ternary| !ternary.inputs_as_they_are)
+    }
+
+    /// Whether weights become ternary on the way: their mean has to be known before any of them is used.
+    pub fn rounds_weights(&self) -> bool {
+        self.ternary.is_some() && !self.weight.is_packed()
     }
 
     /// Number of outputs.

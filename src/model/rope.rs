@@ -206,7 +206,7 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Res
         let message = format!("unknown kind {}; known are {}", quote(kind), known.join(", "));
         Err(keys.report("rope-type", "rope_type", message))
     });
-    let partial = partial(keys, outer.expected);
+    let partial = partial(keys, outer.expected, kind == Ok("proportional"));
     let beta = keys.non_negative("llama_4_scaling_beta");
     let scaling = match (kind, partial) {
         (Ok(kind), Ok((dim, proportion))) => read_scaling(keys, top, outer, kind, dim, proportion),
@@ -220,7 +220,6 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Res
     let rope_theta = rope_theta?.unwrap_or(outer.expected.default_theta);
     let (scaling, mscale, original) = scaling?;
     let (dim, _) = partial?;
-    let dim = if matches!(scaling, RopeScaling::Proportional { .. }) { outer.expected.head_dim } else { dim };
     let temperature = match (beta?, original) {
         (Some(beta), Some(original)) => Some((beta, original)),
         (Some(_), None) => {
@@ -232,8 +231,9 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Res
     Ok(Table { rope, mscale, temperature })
 }
 
-/// Rotated columns of a head, and the factor that gives them.
-fn partial(keys: &mut Keys<'_>, expected: &Expected<'_>) -> Result<(usize, f64), Reported> {
+/// Columns of a head that have a frequency, and the factor that gives them. Where that is `proportional` all have one, which
+/// is zero for some.
+fn partial(keys: &mut Keys<'_>, expected: &Expected<'_>, proportional: bool) -> Result<(usize, f64), Reported> {
     let inner = keys.read("partial_rotary_factor", "a number above 0 and up to 1", share)?;
     let given = same(keys, "partial_rotary_factor", inner, expected.partial_rotary_factor)?;
     if let Some(dim) = expected.latent {
@@ -251,7 +251,7 @@ fn partial(keys: &mut Keys<'_>, expected: &Expected<'_>) -> Result<(usize, f64),
         };
     }
     let factor = given.unwrap_or(expected.default_partial_rotary_factor);
-    let dim = (expected.head_dim as f64 * factor) as usize;
+    let dim = if proportional { expected.head_dim } else { (expected.head_dim as f64 * factor) as usize };
     if dim >= 2 && dim.is_multiple_of(2) {
         return Ok((dim, factor));
     }

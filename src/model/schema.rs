@@ -35,6 +35,8 @@ pub const ROTARY_DIM: &str = "rotary_dim / head_dim";
 pub const UNLESS_STORED: &str = "where no head is stored";
 /// `embed_scale`: the root of `hidden_size`.
 pub const ROOT: &str = "sqrt(hidden_size)";
+/// `quantization`: see [`super::quantization::read`].
+pub const BITNET: &str = "bitnet";
 /// `rope`: see [`super::rope::read`].
 pub const ROPE: &str = "rope_parameters";
 /// `rope`: as before, for a family whose default is not plain RoPE: a config without the object is refused.
@@ -93,6 +95,8 @@ enum Kind {
     Rope,
     /// Only a rule reads it; its default is a count.
     Layers,
+    /// Only a rule reads it; it has no default.
+    Quantization,
 }
 
 /// How fused rows lie: one part after the other, or for each key/value head its queries, key and value.
@@ -138,6 +142,7 @@ const FIELDS: &[(&str, Kind)] = &[
     ("residual_multiplier", Kind::Positive),
     ("layer_types", Kind::LayerTypes),
     ("transposed", Kind::Flag),
+    ("quantization", Kind::Quantization),
     // Attention.
     ("num_attention_heads", Kind::Count),
     ("num_key_value_heads", Kind::Count),
@@ -357,7 +362,14 @@ pub fn is_model_role(role: &str) -> bool {
 /// Whether a layer has a part of this name.
 pub fn is_role(role: &str) -> bool {
     let known = |role: &str| ROLES.contains(&role);
-    known(role) || role.strip_suffix("_bias").is_some_and(known)
+    known(role) || role.strip_suffix("_bias").is_some_and(known) || is_scale(role)
+}
+
+/// The projections that a quantised family may have.
+const QUANTIZED: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
+
+fn is_scale(role: &str) -> bool {
+    role.strip_suffix("_scale").is_some_and(|role| QUANTIZED.contains(&role))
 }
 
 /// The keys that a rule reads beside the field's own.
@@ -400,7 +412,33 @@ pub fn check(pack: &Pack) -> Result<(), String> {
             }
         }
     }
+    check_quantization(pack)?;
     check_tensors(pack)
+}
+
+/// Every matrix of a quantised family's layers is a whole tensor of the usual layout, and has a scale.
+fn check_quantization(pack: &Pack) -> Result<(), String> {
+    let layer = &pack.tensors.layer;
+    if !pack.fields.contains_key("quantization") {
+        return match layer.keys().find(|role| is_scale(role)) {
+            Some(role) => Err(format!("tensors.layer.{role}: only a family with fields.quantization has scales")),
+            None => Ok(()),
+        };
+    }
+    if pack.fields.contains_key("transposed") {
+        return Err("fields.quantization: not with fields.transposed".into());
+    }
+    let norm = |role: &str| role.ends_with("norm");
+    for role in layer.keys().filter(|role| !role.ends_with("_bias") && !is_scale(role) && !norm(role)) {
+        if !QUANTIZED.contains(&role.as_str()) {
+            let known = QUANTIZED.join(", ");
+            return Err(format!("tensors.layer.{role}: with fields.quantization there are {known} and norms"));
+        }
+        if !layer.contains_key(&format!("{role}_scale")) {
+            return Err(format!("tensors.layer.{role}_scale: missing, fields.quantization needs it"));
+        }
+    }
+    Ok(())
 }
 
 fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, Field>) -> Result<(), String> {
@@ -422,6 +460,7 @@ fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, 
             (Kind::LayerTypes, _) => &rules::LAYER_TYPES,
             (Kind::Window, _) => &rules::WINDOWS,
             (Kind::Rope, _) => &[ROPE, ROPE_NEEDED, ROPE_LONG, ROPE_BY_TYPE, ROPE_UNSCALED, ROPE_LOCAL],
+            (Kind::Quantization, _) => &[BITNET],
             (Kind::Layers, "moe_layers") => &rules::MOE_LAYERS,
             (Kind::Layers, _) => &rules::ROPE_LAYERS,
             _ => &[],
@@ -431,7 +470,7 @@ fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, 
             return Err(format!("unknown rule \"{rule}\"; rules for this field: {known}"));
         }
     }
-    let only_rule = matches!(kind, Kind::Window | Kind::Rope | Kind::LayerTypes | Kind::Layers);
+    let only_rule = matches!(kind, Kind::Window | Kind::Rope | Kind::LayerTypes | Kind::Layers | Kind::Quantization);
     if only_rule && rule.is_none() {
         return Err("only a rule can give this field".into());
     }
@@ -493,6 +532,7 @@ fn judge(kind: Kind, value: &toml::Value) -> Result<(), String> {
         }
         Kind::LayerTypes => (rules::pattern(&json).is_some(), format!("a list of {}", rules::KINDS.join(", "))),
         Kind::Range => (json.as_array().is_some_and(|list| list.len() == 2), "a list of two numbers".into()),
+        Kind::Quantization => (false, "no value".into()),
         Kind::Layers => (count_or_zero(&json).is_some(), COUNT_OR_ZERO.into()),
         Kind::Activation => (
             json.as_str().is_some_and(|name| Activation::parse(name).is_some()),

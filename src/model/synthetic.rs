@@ -91,6 +91,11 @@ fn tensor(index: usize, weight: &Weight, kind: Kind) -> (Dtype, Vec<usize>, Vec<
     let (_, cols) = weight.rows_and_cols();
     let shape = weight.stored_shape();
     let mut noise = SplitMix(index as u64 + 1);
+    if weight.is_packed() {
+        let mut trit = || (noise.unit() * 1.5 + 1.5) as u8;
+        let bytes = (0..shape.iter().product()).map(|_: usize| (0..4).fold(0, |byte, _| byte << 2 | trit()));
+        return (Dtype::parse("U8"), shape.to_vec(), bytes.collect());
+    }
     // Powers of two keep the scaling exact.
     let values = (0..shape.iter().product()).map(|_: usize| {
         let unit = noise.unit();

@@ -69,6 +69,15 @@ pub trait Float:
     fn from_usize(n: usize) -> Self {
         Self::from_f64(n as f64)
     }
+    /// The nearest whole number; of two that are as near the even one. Exact.
+    #[inline(always)]
+    fn round_ties_even(self) -> Self {
+        Self::from_f64(self.to_f64().round_ties_even())
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Self::from_f64(self.to_f64().abs())
+    }
     /// The larger of the two; `self` where either is not a number.
     #[inline(always)]
     fn max(self, other: Self) -> Self {

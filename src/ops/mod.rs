@@ -15,6 +15,7 @@ pub mod norm;
 pub mod rope;
 pub mod softmax;
 pub mod softplus;
+pub mod ternary;
 
 pub use activation::Activation;
 pub use float::Float;

@@ -15,9 +15,6 @@ fn root(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
-/// Fixtures that are refused: BitNet's quantised ones.
-const REFUSED: [&str; 3] = ["bitnet-online", "bitnet-packed", "bitnet-divisor"];
-
 /// Names of all fixtures, and at least so many that a lost folder is noticed; with the environment variable
 /// `ORACLE_FIXTURE` those whose names start with one of its words.
 pub fn fixtures() -> Vec<String> {
@@ -29,7 +26,6 @@ pub fn fixtures() -> Vec<String> {
         .collect();
     names.sort();
     assert!(names.len() >= 12, "at least three fixtures for each of four packs, found {names:?}");
-    names.retain(|name| !REFUSED.contains(&name.as_str()));
     if let Ok(wanted) = std::env::var("ORACLE_FIXTURE") {
         names.retain(|name| wanted.split_whitespace().any(|start| name.starts_with(start)));
     }

@@ -112,14 +112,25 @@ impl Dtype {
     /// Bytes that a tensor of this `shape` takes (an empty shape is a scalar); `None` as for [`Dtype::bytes`], and where
     /// the rows of a block format are not whole blocks.
     pub fn shape_bytes(&self, shape: &[usize]) -> Option<u64> {
-        if let Self::Block(_) = self {
-            self.row_bytes(shape.last().copied().unwrap_or(1))?;
-        }
+        self.check_row(shape.last().copied().unwrap_or(1)).ok()?;
         if shape.contains(&0) {
             return self.bytes(0);
         }
         let elements = shape.iter().try_fold(1u64, |product, &n| product.checked_mul(u64::try_from(n).ok()?))?;
         self.bytes(elements)
+    }
+
+    /// Whether rows of `cols` elements are whole blocks; a format without blocks takes any.
+    ///
+    /// # Errors
+    /// The sentence to say where they are not.
+    pub fn check_row(&self, cols: usize) -> Result<(), String> {
+        match self {
+            Self::Block(block) if !cols.is_multiple_of(block.elements()) => {
+                Err(format!("expected a row of a multiple of {} elements for {self}, found {cols}", block.elements()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Bytes that one row of `cols` elements takes: [`Dtype::bytes`] of the innermost dimension.
@@ -165,6 +176,11 @@ pub enum Decoder {
     F32,
     F16,
     BF16,
+    /// Two bits of each byte, from the `2 * plane`th on, less one. No [`Dtype`] says so: it takes a plan to know that a
+    /// tensor of U8 holds four planes of them.
+    Ternary {
+        plane: u8,
+    },
     /// Rounded to the nearest float32, as are integers that no float32 holds.
     F64,
     I8,
@@ -186,7 +202,7 @@ impl Decoder {
     /// Stored bytes of one block.
     pub fn block_bytes(&self) -> usize {
         match self {
-            Self::I8 => 1,
+            Self::I8 | Self::Ternary { .. } => 1,
             Self::F16 | Self::BF16 | Self::I16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 | Self::I64 => 8,
@@ -303,6 +319,17 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_holds_four_planes_of_two_bits() {
+        // transformers' own example (unpack_weights): 0b10100001 is 0, -1, 1, 1 from the low end, 0b00011000 is -1, 1, 0, -1.
+        let planes = [[0.0, -1.0], [-1.0, 1.0], [1.0, 0.0], [1.0, -1.0]];
+        for (plane, expected) in (0..).zip(planes) {
+            let mut out = [f32::NAN; 2];
+            Decoder::Ternary { plane }.decode(&[0b1010_0001, 0b0001_1000], &mut out);
+            assert_eq!(out, expected, "plane {plane}");
+        }
+    }
+
+    #[test]
     fn a_run_decodes_alike_wherever_it_starts_and_however_long_it_is() {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
             let size = dtype.decoder().unwrap().block_bytes();
@@ -370,5 +397,29 @@ mod tests {
         assert_eq!(Dtype::F16.shape_bytes(&[1 << 40, 1 << 40]), None);
         assert_eq!(Dtype::F16.shape_bytes(&[1 << 40, 1 << 40, 0]), Some(0));
         assert_eq!(Dtype::parse("Q4_K").row_bytes(256), None);
+        let block =
+            |name: &str| Dtype::Block(*Block::ALL.iter().find(|block| block.name() == name).expect("a block format"));
+        assert_eq!(block("Q4_K").row_bytes(512), Some(288));
+        assert_eq!(block("Q4_0").shape_bytes(&[5, 64]), Some(180));
+        assert_eq!(block("Q4_0").shape_bytes(&[64, 5]), None, "as many elements, but no whole blocks in a row");
+        assert_eq!(block("Q4_0").shape_bytes(&[0, 64]), Some(0));
+        assert_eq!(block("Q4_0").shape_bytes(&[]), None);
+        let sentence = "expected a row of a multiple of 32 elements for Q4_0, found 48";
+        assert_eq!(block("Q4_0").check_row(48), Err(sentence.into()));
+        assert_eq!(block("Q4_0").check_row(64), Ok(()));
+        assert_eq!(Dtype::BF16.check_row(7), Ok(()));
+    }
+
+    #[test]
+    fn numbers_of_gguf_name_each_format_once() {
+        let named: Vec<Dtype> = (0..100).filter_map(Dtype::of_ggml).collect();
+        assert_eq!(named.len(), 8 + Block::ALL.len());
+        for (i, dtype) in named.iter().enumerate() {
+            assert!(!named[..i].contains(dtype), "{dtype}");
+            let elements = dtype.unit().unwrap().elements;
+            assert_eq!(256 % elements, 0, "kernels decode 256 elements of a row at a time: {dtype}");
+        }
+        assert_eq!(Dtype::of_ggml(12).unwrap().name(), "Q4_K");
+        assert_eq!(Dtype::of_ggml(4), None, "Q4_2 is gone");
     }
 }

@@ -12,6 +12,7 @@ pub fn decode(decoder: Decoder, bytes: &[u8], out: &mut [f32]) {
         Decoder::BF16 => each(bytes, out, |word| f32::from_bits(u32::from(u16::from_le_bytes(word)) << 16)),
         Decoder::F64 => each(bytes, out, |word| f64::from_le_bytes(word) as f32),
         Decoder::I8 => each(bytes, out, |word| f32::from(i8::from_le_bytes(word))),
+        Decoder::Ternary { plane } => each(bytes, out, |[byte]| f32::from((byte >> (2 * plane) & 3) as i8 - 1)),
         Decoder::I16 => each(bytes, out, |word| f32::from(i16::from_le_bytes(word))),
         Decoder::I32 => each(bytes, out, |word| i32::from_le_bytes(word) as f32),
         Decoder::I64 => each(bytes, out, |word| i64::from_le_bytes(word) as f32),

@@ -4,7 +4,7 @@
 use crate::model::Plan;
 use crate::model::plan::{
     Attention, FeedForward, GatedDelta, LatentAttention, Layer, Linear, Mamba2, Mixer, Mlp, Moe, Norm, NormKind,
-    Scoring,
+    Scoring, TernaryScale,
 };
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -31,6 +31,9 @@ pub fn rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     }
     if plan.layers.iter().any(|layer| layer.mlp.is_some()) {
         row("mlp", per_layer(plan, feed_forward));
+    }
+    if plan.layers.iter().any(|layer| ternary(layer).is_some()) {
+        row("quantization", per_layer(plan, |layer| ternary(layer).unwrap_or_else(|| "none".to_owned())));
     }
     row("bias", per_layer(plan, biases));
     row("norm", per_layer(plan, |layer| norms(layer, &plan.norm)));
@@ -260,6 +263,20 @@ fn mixture(moe: &Moe) -> String {
         add(format!("shared expert{gate} of {}", shared.up.outputs()));
     }
     text
+}
+
+/// What a layer's projections have of BitNet: all have the same.
+fn ternary(layer: &Layer) -> Option<String> {
+    let Mixer::Attention(Attention { q, .. }) = &layer.mixer else { return None };
+    let ternary = q.ternary.as_ref()?;
+    let weights = match ternary.scale {
+        TernaryScale::Multiplies(_) => "packed, times weight_scale",
+        TernaryScale::Divides(_) => "packed, divided by weight_scale",
+        TernaryScale::Mean => "rounded on the way, times their mean magnitude",
+        TernaryScale::Dropped => "not scaled",
+    };
+    let inputs = if q.rounds_inputs() { "rounded to 8 bits per token" } else { "as they are" };
+    Some(format!("ternary weights, {weights}; inputs {inputs}"))
 }
 
 fn biases(layer: &Layer) -> String {

@@ -4,7 +4,7 @@ use crate::checkpoint::{MemorySource, Source};
 use crate::cli::survey::{CheckpointArgs, survey};
 use crate::exec::faults::Probe;
 use crate::model::{Pack, Plan, close_books, synthetic};
-use crate::problem::{quote, sentences};
+use crate::problem::sentences;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -67,14 +67,10 @@ pub fn subjects(args: &SubjectArgs) -> Result<Vec<Subject>> {
 
 /// A built-in family, or one from a file.
 fn named(name: &Path) -> Result<Pack> {
-    let built_in = Pack::embedded().iter().find(|pack| Path::new(&pack.name) == name);
-    match built_in {
-        Some(pack) => Ok(pack.clone()),
-        None if name.exists() => Ok(Pack::read(name).map_err(|problem| anyhow::anyhow!("{problem}"))?),
-        None => {
-            let known: Vec<&str> = Pack::embedded().iter().map(|p| p.name.as_str()).collect();
-            bail!("no pack {}; there are {}", quote(&name.display().to_string()), known.join(", "))
-        }
+    match Pack::named(&name.display().to_string()) {
+        Ok(pack) => Ok(pack.clone()),
+        Err(_) if name.exists() => Ok(Pack::read(name).map_err(|problem| anyhow::anyhow!("{problem}"))?),
+        Err(unknown) => bail!("{unknown}"),
     }
 }
 

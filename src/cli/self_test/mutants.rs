@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn subject() -> (Subject, Vec<Tried>) {
-        let subject = of_pack(&Pack::embedded()[0]).unwrap().remove(0);
+        let subject = of_pack(Pack::named("llama").unwrap()).unwrap().remove(0);
         let probes = subject.probes().into_iter().map(|probe| baseline(&subject, probe).unwrap()).collect();
         (subject, probes)
     }

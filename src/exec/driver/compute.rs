@@ -1,5 +1,6 @@
 //! The operations that need weights.
 
+use super::ternary::{Rounded, rounded_tile};
 use crate::exec::kernels::Kernels;
 use crate::exec::weights::{Stored, Weights};
 use crate::model::plan::{Linear, Norm, NormKind, Plan};
@@ -16,16 +17,31 @@ pub(super) struct Compute<'a, F: Float> {
 
 impl<F: Float> Compute<'_, F> {
     /// Several linear layers of the same `x`; what of their weights, or of their biases, lies in one tensor is read in
-    /// one sweep.
+    /// one sweep, weights whose mean has to be known twice.
     pub fn linears(&mut self, x: &Matrix<F>, linears: &[&Linear]) -> Result<Vec<Matrix<F>>> {
         let kernels = self.kernels;
         let mut outs: Vec<Matrix<F>> =
             linears.iter().map(|linear| Matrix::filled(x.rows(), linear.outputs(), F::ZERO)).collect();
+        let rounded = Rounded::of(x, linears);
+        let by = self.weight_scales(linears)?;
+        let mut trits = Vec::new();
         let weights: Vec<_> = linears.iter().map(|linear| &linear.weight).collect();
-        self.weights.each_piece(&weights, |which, stored| match stored {
-            Stored::Rows { first, tile } => kernels.linear(x, &tile, &mut outs[which], first),
-            Stored::Columns(part) => kernels.accumulate(x, &part, &mut outs[which]),
+        self.weights.each_piece(&weights, |which, stored| {
+            let x = rounded.as_ref().filter(|_| linears[which].rounds_inputs()).map_or(x, |rounded| &rounded.x);
+            match stored {
+                Stored::Rows { first, tile } => {
+                    let tile = by[which].map_or(tile, |scale| rounded_tile(&tile, scale, &mut trits));
+                    kernels.linear(x, &tile, &mut outs[which], first);
+                }
+                Stored::Columns(part) => kernels.accumulate(x, &part, &mut outs[which]),
+            }
         })?;
+        self.finish_linears(&mut outs, linears, rounded.as_ref(), &by)?;
+        Ok(outs)
+    }
+
+    /// What of biases lies in one tensor is read in one sweep.
+    pub(super) fn add_biases(&mut self, outs: &mut [Matrix<F>], linears: &[&Linear]) -> Result<()> {
         let biased: Vec<usize> = (0..linears.len()).filter(|&i| linears[i].bias.is_some()).collect();
         let biases: Vec<_> = linears.iter().filter_map(|linear| linear.bias.as_ref()).collect();
         for (i, bias) in biased.into_iter().zip(self.weights.matrices::<F>(&biases)?) {
@@ -35,7 +51,7 @@ impl<F: Float> Compute<'_, F> {
                 }
             }
         }
-        Ok(outs)
+        Ok(())
     }
 
     pub fn linear(&mut self, x: &Matrix<F>, linear: &Linear) -> Result<Matrix<F>> {

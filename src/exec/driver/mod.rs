@@ -9,6 +9,7 @@ mod layer;
 mod moe;
 pub(super) mod recurrent;
 mod routing;
+mod ternary;
 
 use super::kernels::Kernels;
 use super::observer::{Observer, Stage};

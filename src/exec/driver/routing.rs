@@ -94,7 +94,7 @@ mod tests {
 
     fn router(scoring: Scoring, num_experts_per_tok: usize) -> Router {
         Router {
-            linear: Linear { weight: Weight::whole("router".to_owned(), &[4, 2]), bias: None },
+            linear: Linear::new(Weight::whole("router".to_owned(), &[4, 2]), None),
             norm: None,
             input_scale: 1.0,
             scoring,

@@ -358,6 +358,18 @@ static CATALOGUE: &[Fault] = {
             Make::Plan(plan::sub_norm_dropped),
         ),
         fault(
+            "activation-quantization-dropped",
+            "a ternary layer's inputs aren't rounded to eight bits",
+            "BitNet ports",
+            Make::Plan(plan::activation_quantization_dropped),
+        ),
+        fault(
+            "ternary-scale-dropped",
+            "ternary weights aren't scaled",
+            "BitNet ports",
+            Make::Plan(plan::ternary_scale_dropped),
+        ),
+        fault(
             "swiglu-clamp-dropped",
             "gate and up aren't clamped",
             "gpt-oss ports",

@@ -1,6 +1,8 @@
 //! Faults that are another plan. Each has the weights' shapes of the true one.
 
-use crate::model::plan::{Attention, FeedForward, LatentAttention, Linear, Mixer, Mlp, Moe, Plan, Scoring};
+use crate::model::plan::{
+    Attention, FeedForward, LatentAttention, Linear, Mixer, Mlp, Moe, Plan, Scoring, TernaryScale,
+};
 use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -248,11 +250,12 @@ pub fn qk_norm_dropped(plan: &mut Plan) -> Changed {
 pub fn qk_norm_after_rope(plan: &mut Plan) -> Changed {
     let mut changed = 0;
     // Without weights the order of norm and rotation changes nothing.
-    for norms in attentions_mut(plan).filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
+    let rotates = attentions_mut(plan).filter(|a| a.rope.is_some());
+    for norms in rotates.filter_map(|a| a.qk_norm.as_mut()).filter(|norms| norms.q.weight.is_some()) {
         norms.after_rope = !norms.after_rope;
         changed += 1;
     }
-    if_any(changed, "no query or key norm has weights")
+    if_any(changed, "no query or key norm has weights and RoPE beside it")
 }
 
 fn drop_bias(plan: &mut Plan, part: fn(&mut Attention) -> Option<&mut Linear>, reason: &str) -> Changed {
@@ -264,7 +267,13 @@ pub fn q_bias_dropped(plan: &mut Plan) -> Changed {
 }
 
 pub fn k_bias_dropped(plan: &mut Plan) -> Changed {
-    drop_bias(plan, |a| a.k.as_mut(), "the key projection has no bias")
+    /// Added to every key as it is, it adds the same to all scores of a query, and the softmax forgets it.
+    fn key(a: &mut Attention) -> Option<&mut Linear> {
+        let changes = [a.rope.is_some(), a.qk_norm.is_some(), a.sinks.is_some(), a.clip.is_some(), a.v.is_none()];
+        let counts = changes.contains(&true) || a.spec.attn_logit_softcapping.is_some();
+        a.k.as_mut().filter(|_| counts)
+    }
+    drop_bias(plan, key, "no key projection has a bias that changes anything")
 }
 
 pub fn v_bias_dropped(plan: &mut Plan) -> Changed {
@@ -485,6 +494,32 @@ pub fn routed_scaling_dropped(plan: &mut Plan) -> Changed {
 
 pub fn swiglu_clamp_dropped(plan: &mut Plan) -> Changed {
     if_any(mlps_mut(plan).into_iter().filter_map(|mlp| mlp.clamp.take()).count(), "no MLP is clamped")
+}
+
+/// Every projection of attention and of MLPs.
+fn projections_mut(plan: &mut Plan) -> impl Iterator<Item = &mut Linear> {
+    plan.layers.iter_mut().flat_map(|layer| {
+        let mut linears = Vec::new();
+        if let Mixer::Attention(Attention { q, k, v, o, .. }) = &mut layer.mixer {
+            linears.extend([q, o].into_iter().chain(k).chain(v));
+        }
+        if let Some(FeedForward::Dense(Mlp { gate, up, down, .. })) = &mut layer.mlp {
+            linears.extend([up, down].into_iter().chain(gate));
+        }
+        linears
+    })
+}
+
+pub fn activation_quantization_dropped(plan: &mut Plan) -> Changed {
+    let ternary = projections_mut(plan).filter_map(|linear| linear.ternary.as_mut());
+    let dropped = ternary.map(|ternary| ternary.inputs_as_they_are = true).count();
+    if_any(dropped, "no projection rounds its inputs")
+}
+
+pub fn ternary_scale_dropped(plan: &mut Plan) -> Changed {
+    let ternary = projections_mut(plan).filter_map(|linear| linear.ternary.as_mut());
+    let dropped = ternary.map(|ternary| ternary.scale = TernaryScale::Dropped).count();
+    if_any(dropped, "no weights are ternary")
 }
 
 pub fn sub_norm_dropped(plan: &mut Plan) -> Changed {

@@ -109,7 +109,7 @@ fn what_does_not_apply_says_why() {
         ("mistral-no-window", "gqa-tile", "no groups"),
         ("llama-dynamic", "kv-head-order", "one key/value head"),
         ("llama-plain", "qk-norm-dropped", "queries and keys have no norm"),
-        ("llama-plain", "qk-norm-after-rope", "queries and keys have no norm"),
+        ("llama-plain", "qk-norm-after-rope", "no query or key norm has weights"),
         ("llama-plain", "q-bias-dropped", "query projection"),
         ("llama-plain", "k-bias-dropped", "key projection"),
         ("llama-plain", "v-bias-dropped", "value projection"),

@@ -1,7 +1,8 @@
 //! From stored rows to a transposed panel.
 //!
 //! Elements of two or four bytes are transposed as they are stored, several of them in one 32-bit word, and decoded on
-//! the way into the panel: half the moves for a half, and nothing is written in between.
+//! the way into the panel: half the moves for a half, and nothing is written in between. Blocks are decoded row by row
+//! first; slices of columns are whole blocks, since [`DEPTH`] is a multiple of each.
 
 use super::lanes::{Lanes, prefetch};
 use super::panel::DEPTH;
@@ -12,6 +13,9 @@ use std::ops::Range;
 
 /// No level has more lanes.
 const MAX_LANES: usize = 16;
+
+/// Bytes that a processor reads at once.
+const CACHE_LINE: usize = 64;
 
 /// Scratch: decoded rows, where they can't be transposed as they are stored.
 #[derive(Debug, Default)]
@@ -55,7 +59,13 @@ pub unsafe fn fill<F: Float, V: Lanes<F>>(
             _ => {
                 scratch.0.resize(2 * V::N * DEPTH, 0.0);
                 for (r, row) in rows.zip(scratch.0.chunks_exact_mut(DEPTH)) {
-                    w.decoder.decode(w.bytes_of(r, columns.start, columns.len()), &mut row[..columns.len()]);
+                    let bytes = w.bytes_of(r, columns.start, columns.len());
+                    if ahead > 0 {
+                        for line in bytes.chunks(CACHE_LINE) {
+                            prefetch(line.as_ptr().wrapping_add(ahead));
+                        }
+                    }
+                    w.decoder.decode(bytes, &mut row[..columns.len()]);
                 }
                 words::<F, V, 1>(Decoder::F32, scratch.0.as_ptr().cast(), DEPTH, columns.len(), panel, stride, 0);
             }

@@ -10,14 +10,14 @@ pub use ahead::AHEAD;
 pub(super) use schedule::{of_mlp, of_plan};
 pub use tile::{Scratch, Steps, Tile, Transposed};
 
-use crate::checkpoint::Source;
+use crate::checkpoint::{Decoder, Source};
 use crate::model::plan::{Mlp, Plan, Weight};
 use crate::ops::{Float, Matrix};
 use ahead::Ahead;
 use anyhow::{Context, Result, ensure};
 use std::ops::Range;
 use std::sync::Arc;
-use sweep::{Pieces, Sweep, View, sweeps};
+use sweep::{PLANES, Pieces, Sweep, View, sweeps};
 
 /// A piece of a weight, as a kernel takes it.
 #[derive(Debug, Clone, Copy)]
@@ -198,6 +198,12 @@ fn hand_out(
                     picked.as_slice()
                 };
                 f(*which, Stored::Rows { first: outputs.start, tile: tile(sweep, outputs.len(), bytes) });
+            }
+            View::Packed { rows: stored } => {
+                for plane in 0..PLANES {
+                    let tile = Tile { decoder: Decoder::Ternary { plane }, ..tile(sweep, rows.len(), bytes) };
+                    f(*which, Stored::Rows { first: usize::from(plane) * stored + rows.start, tile });
+                }
             }
             View::Columns { base, inputs, columns } => {
                 let (start, end) = (rows.start.max(*base), rows.end.min(base + inputs));

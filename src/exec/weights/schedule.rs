@@ -43,7 +43,10 @@ impl<'a> Groups<'a> {
     }
 
     fn linears(&mut self, linears: &[&'a Linear]) {
+        // For their means.
+        self.0.push(linears.iter().filter(|linear| linear.rounds_weights()).map(|linear| &linear.weight).collect());
         self.0.push(linears.iter().map(|linear| &linear.weight).collect());
+        self.0.push(linears.iter().filter_map(|linear| linear.stored_scale()).collect());
         self.0.push(linears.iter().filter_map(|linear| linear.bias.as_ref()).collect());
     }
 

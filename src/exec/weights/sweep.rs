@@ -17,13 +17,21 @@ pub enum View {
     Rows { rows: Steps },
     /// Input i is stored row `base + i`, output o its column `columns.at(o)`.
     Columns { base: usize, inputs: usize, columns: Steps },
+    /// Output o is the bits `2 * (o / rows)` and the next of the stored row `o % rows`.
+    Packed { rows: usize },
 }
+
+/// Outputs in a row of packed ones.
+pub const PLANES: u8 = 4;
 
 impl View {
     /// The view, and the stored matrix's columns.
     pub fn of(weight: &Weight) -> (Self, usize) {
         let (rows, cols) = weight.rows_and_cols();
         let Some(part) = &weight.part else { return (Self::Rows { rows: Steps::contiguous(0, rows) }, cols) };
+        if part.packed {
+            return (Self::Packed { rows: rows / usize::from(PLANES) }, cols);
+        }
         // A vector has an output for each of its elements; its stored tensor is a column of them, unless the vector lies
         // along a row of it.
         let vector = weight.shape.len() == 1;
@@ -43,6 +51,7 @@ impl View {
         match self {
             View::Rows { rows } => rows.runs().collect(),
             View::Columns { base, inputs, .. } => std::iter::once(*base..base + inputs).collect(),
+            View::Packed { rows } => std::iter::once(0..*rows).collect(),
         }
     }
 }
@@ -64,7 +73,7 @@ const GAP: u64 = 64 << 10;
 /// The sweeps over `weights`, in the order in which their tensors come first.
 ///
 /// # Errors
-/// A tensor is not there, has no decoder, or is too short.
+/// A tensor is not there, has no decoder, has rows that are not whole blocks, or is too short.
 pub fn sweeps<'s>(source: &'s dyn Source, weights: &[&Weight]) -> Result<Vec<Sweep<'s>>> {
     let mut sweeps: Vec<Sweep<'s>> = Vec::new();
     for (index, weight) in weights.iter().enumerate() {
@@ -76,8 +85,12 @@ pub fn sweeps<'s>(source: &'s dyn Source, weights: &[&Weight]) -> Result<Vec<Swe
         }
         let info = source.tensors().get(&weight.name);
         let info = info.with_context(|| format!("tensor {}: not in the checkpoint", weight.name))?;
-        let decoder = info.dtype.decoder();
+        let decoder = match view {
+            View::Packed { .. } => Some(Decoder::Ternary { plane: 0 }),
+            _ => info.dtype.decoder(),
+        };
         let decoder = decoder.with_context(|| format!("tensor {}: no decoder for {}", info.name, info.dtype))?;
+        info.dtype.check_row(cols).map_err(|problem| anyhow::anyhow!("tensor {}: {problem}", info.name))?;
         let row_bytes = (cols / decoder.block_elements() * decoder.block_bytes()) as u64;
         sweeps.push(Sweep { info, decoder, cols, row_bytes, views: vec![(index, view)] });
     }

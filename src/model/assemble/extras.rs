@@ -56,7 +56,7 @@ impl Extras {
             dim,
             embed: contract.model("per_layer_embed", &[vocab_size, columns]),
             embed_scale: (dim as f64).sqrt(),
-            projection: Linear { weight, bias: None },
+            projection: Linear::new(weight, None),
             projection_scale: 1.0 / (model.hidden_size as f64).sqrt(),
             norm: model.norms.of(Some(norm), None, dim),
             scale: std::f64::consts::FRAC_1_SQRT_2,
@@ -77,7 +77,7 @@ impl Extras {
     pub fn altup_ends(&self, contract: &mut Contract<'_>, hidden: usize) -> Option<AltUpEnds> {
         let altup = self.altup.as_ref()?;
         let mut each = |role: &str| -> Vec<Linear> {
-            let one = |copy| Linear { weight: contract.copy(role, copy, &[hidden, hidden]), bias: None };
+            let one = |copy| Linear::new(contract.copy(role, copy, &[hidden, hidden]), None);
             (0..altup.inputs - 1).map(one).collect()
         };
         let (projections, unembed_projections) = (each("altup_projection"), each("altup_unembed"));
@@ -88,14 +88,16 @@ impl Extras {
         let altup = self.altup.as_ref()?;
         let (hidden, parts, n) = (model.hidden_size, model.parts, altup.inputs);
         let norms: Norms = model.norms;
+        // It may be stored although it is not used.
+        let stored = contract.layer_name(i, "altup_output_scale", &[]).is_some_and(|name| contract.has(&name));
+        let output_scale = (altup.correct_scale || stored).then(|| contract.layer(i, "altup_output_scale", &[hidden]));
         Some(Box::new(AltUp {
             router_norm: norms.layer(contract, i, "altup_router_norm", hidden),
             router_scale: 1.0 / hidden as f64,
             router: parts.linear(contract, i, "altup_router", [n, hidden], false),
             prediction: parts.linear(contract, i, "altup_prediction", [n * n, n], false),
             correction: parts.linear(contract, i, "altup_correction", [n, n], false),
-            // It is stored whether it is used or not.
-            output_scale: Some(contract.layer(i, "altup_output_scale", &[hidden])).filter(|_| altup.correct_scale),
+            output_scale: output_scale.filter(|_| altup.correct_scale),
             laurel_left: parts.linear(contract, i, "laurel_left", [altup.laurel_rank, hidden], false),
             laurel_right: parts.linear(contract, i, "laurel_right", [hidden, altup.laurel_rank], false),
             laurel_norm: norms.layer(contract, i, "laurel_norm", hidden),

@@ -357,7 +357,7 @@ impl MoeHyper {
             let mark = [("{expert}", e)];
             let weight = contract.layer_marked(i, role, &mark, &shape);
             let bias = self.bias.then(|| contract.layer_marked(i, &format!("{role}_bias"), &mark, &shape[..1]));
-            Linear { weight, bias }
+            Linear::new(weight, bias)
         };
         let (gate, up) = (linear("expert_gate", [inner, hidden]), linear("expert_up", [inner, hidden]));
         let down = linear("expert_down", [hidden, inner]);
@@ -384,7 +384,7 @@ impl MoeHyper {
             let weight: Weight = contract.part(i, role, &shape, layout);
             let layout = Layout { transposed: false, ..layout };
             let bias = self.bias.then(|| contract.part(i, &format!("{role}_bias"), &shape[..1], layout));
-            Linear { weight, bias }
+            Linear::new(weight, bias)
         };
         let half = |second: usize| {
             Some(if self.layout.in_turn {

@@ -8,7 +8,8 @@ mod recurrent;
 use super::contract::{Contract, Layout, Slice};
 use super::fields::Fields;
 use super::keys::{Reported, positive};
-use super::plan::{Head, Layer, Linear, Mixer, Norm, NormKind, Plan, Weight};
+use super::plan::{Head, Layer, Linear, Mixer, Norm, NormKind, Plan, Ternary, TernaryScale, Weight};
+use super::quantization::{self, Quantization};
 use super::rope::Table;
 use super::rules::{self, LayerType};
 use super::schema;
@@ -56,6 +57,8 @@ pub struct Hyper {
 struct Parts {
     /// As `[in, out]`.
     transposed: bool,
+    /// Of the layers' projections; the schema keeps it from fused and transposed ones.
+    quantization: Option<Quantization>,
 }
 
 impl Parts {
@@ -75,10 +78,23 @@ impl Parts {
         slice: Option<Slice>,
     ) -> Linear {
         let layout = Layout { slice, expert: None, transposed: self.transposed };
-        let weight = contract.part(i, role, &shape, layout);
+        let packed = self.quantization.is_some_and(|quantization| quantization.packed());
+        let weight = match packed {
+            true => contract.packed(i, role, shape),
+            false => contract.part(i, role, &shape, layout),
+        };
+        let ternary = self.quantization.map(|quantization| {
+            let mut stored = || contract.scale(i, &format!("{role}_scale"));
+            let scale = match quantization {
+                Quantization::Multiplies => TernaryScale::Multiplies(stored()),
+                Quantization::Divides => TernaryScale::Divides(stored()),
+                Quantization::Online => TernaryScale::Mean,
+            };
+            Box::new(Ternary { scale, inputs_as_they_are: false })
+        });
         let layout = Layout { transposed: false, ..layout };
         let bias = bias.then(|| contract.part(i, &format!("{role}_bias"), &shape[..1], layout));
-        Linear { weight, bias }
+        Linear { weight, bias, ternary }
     }
 }
 
@@ -152,6 +168,7 @@ impl Hyper {
         let tied = tied.map(|tied| tied.or((!stored_decides).then_some(false)));
         let mtp_layers = fields.some_count("num_mtp_layers");
         let norms = Norms::read(fields);
+        let quantization = quantization::read(fields);
         let transposed = fields.flag("transposed")?;
         let (parallel, shared_branch_norm) = branches(fields)?;
         let factors = ["residual_multiplier", "logit_scale", "logits_scaling"].map(|name| fields.factor(name));
@@ -203,7 +220,7 @@ impl Hyper {
             feed_forward,
             recurrent,
             extras,
-            parts: Parts { transposed },
+            parts: Parts { transposed, quantization: quantization? },
             types,
         })
     }
@@ -241,7 +258,7 @@ impl Hyper {
             layers,
             norm,
             head: Head {
-                linear: Linear { weight, bias },
+                linear: Linear::new(weight, bias),
                 tied,
                 logit_scale: self.logit_scale,
                 logits_scaling: self.logits_scaling,
