@@ -9,6 +9,7 @@ because a GGUF file can't say something else.
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Q
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "fixtures" / "gguf"
@@ -48,6 +50,7 @@ TWINS = [
     twin("qwen3-plain", "qwen3-plain", "qwen3"),
     twin("qwen3-yarn", "qwen3-bias-yarn", "qwen3", override={"rope_parameters": NONE, "rope_scaling": {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}}),
+    twin("qwen3_moe-layers", "gguf/qwen3_moe-layers", "qwen3moe"),
     twin("gemma-plain", "gemma-plain", "gemma", plus_one=True),
     twin("gemma2-softcap", "gemma2-softcap", "gemma2", plus_one=True, override={"query_pre_attn_scalar": 10}),
     twin("gemma3-plain", "gemma3-plain", "gemma3", plus_one=True, override={"query_pre_attn_scalar": 10},
@@ -87,6 +90,22 @@ def weights(folder):
             for name in f.keys():
                 tensors[name] = f.get_tensor(name).to(torch.float32).numpy()
     return tensors
+
+
+def folder_of_moe_layers():
+    """Qwen3 MoE without dense layers, which its GGUF architecture can't have: layers 1 and 3 of a fixture of four."""
+    folder = OUT / "qwen3_moe-layers"
+    folder.mkdir()
+    config = json.loads((ROOT / "fixtures" / "qwen3_moe-raw-topk" / "config.json").read_text())
+    config.update({"num_hidden_layers": 2, "mlp_only_layers": [], "norm_topk_prob": True})
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    tensors = {}
+    for name, w in weights("qwen3_moe-raw-topk").items():
+        layer = re.search(r"layers\.(\d+)\.", name)
+        if layer and int(layer[1]) % 2 == 0:
+            continue
+        tensors[name.replace(layer[0], f"layers.{int(layer[1]) // 2}.") if layer else name] = w
+    save_file(dict(sorted(tensors.items())), folder / "model.safetensors")
 
 
 def permuted(w, heads):
@@ -332,7 +351,8 @@ def dequantised(source, path):
 def main():
     OUT.mkdir(exist_ok=True)
     for old in OUT.glob("*"):
-        old.unlink()
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    folder_of_moe_layers()
     twins = []
     for t in TWINS:
         write(t, OUT / f"{t['name']}.gguf")

@@ -159,9 +159,8 @@ fn four_thousand_random_blocks_of_each_type_have_the_hash_of_gguf_pys_values() {
         for level in levels() {
             assert_eq!(hash(&stored, level), hashes[dtype.name()], "{dtype}, {level}");
         }
-        // One byte in a hundred thousand.
-        let middle = 2000 * decoder.block_bytes() + decoder.block_bytes() / 2;
-        stored[middle] ^= 0xff;
+        // One block in four thousand.
+        stored[2000 * decoder.block_bytes()..][..decoder.block_bytes()].iter_mut().for_each(|byte| *byte ^= 0xff);
         assert_ne!(hash(&stored, Level::widest()), hashes[dtype.name()], "{dtype}");
     }
 }
@@ -170,10 +169,9 @@ fn four_thousand_random_blocks_of_each_type_have_the_hash_of_gguf_pys_values() {
 fn each_stored_byte_matters_except_the_sums_for_dot_products() {
     let bytes = goldens();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    for dtype in dtypes() {
+    for dtype in blocks() {
         let decoder = dtype.decoder().unwrap();
         let (stored, _) = golden(&file, dtype.name());
-        // The first element of a plain type may be a zero or a NaN.
         let mut block = stored[..decoder.block_bytes()].to_vec();
         let values = bits(&decode(decoder, &block));
         let idle: Vec<usize> = (0..block.len())
@@ -218,7 +216,7 @@ proptest! {
     }
 }
 
-/// A matrix of random blocks that hold finite numbers of ordinary size, as stored and as values.
+/// A matrix of random blocks that hold finite numbers, none so large that a sum would not be; as stored and as values.
 fn matrix(dtype: &Dtype, rows: usize, cols: usize) -> (Vec<u8>, Vec<f32>) {
     let decoder = dtype.decoder().unwrap();
     let (mut stored, mut values) = (Vec::new(), Vec::new());
@@ -227,9 +225,7 @@ fn matrix(dtype: &Dtype, rows: usize, cols: usize) -> (Vec<u8>, Vec<f32>) {
         let block = noise(seed, decoder.block_bytes());
         seed += block.len() as u64;
         let some = decode(decoder, &block);
-        // Integers of eight bytes are hardly ever small.
-        let most = if dtype.name() == "I64" || dtype.name() == "I32" { 1e20 } else { 1e7 };
-        if some.iter().all(|v| v.abs() < most) {
+        if some.iter().all(|v| v.abs() < 1e30) {
             stored.extend(block);
             values.extend(some);
         }

@@ -38,6 +38,9 @@ struct Family<'a> {
     /// For a folder of several models: the key under which the language model's config stands.
     #[serde(skip_serializing_if = "Option::is_none")]
     text_config: Option<&'a str>,
+    /// Values of `general.architecture` in the GGUF files that the pack answers for.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    gguf_architectures: &'a [String],
     /// Config keys that change what is computed.
     options: BTreeSet<&'a str>,
     /// Where expected logits come from, and on which checkpoints they are compared.
@@ -89,6 +92,7 @@ fn family(pack: &Pack) -> Family<'_> {
         architectures: &pack.architectures,
         like: pack.like.as_deref(),
         text_config: pack.text.as_ref().map(|text| text.config.as_str()),
+        gguf_architectures: pack.gguf.as_ref().map_or(&[], |table| &table.architectures),
         options: keys.collect(),
         verified: (!pack.fixtures.is_empty()).then_some(Verified { against: AGAINST, fixtures: &pack.fixtures }),
         refused: pack.refuse.as_deref(),

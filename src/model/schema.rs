@@ -349,7 +349,18 @@ const ROLES: &[&str] = &[
     "laurel_norm",
 ];
 
-fn is_role(role: &str) -> bool {
+/// Whether a plan has a field of this name.
+pub fn is_field(name: &str) -> bool {
+    FIELDS.iter().any(|(known, _)| *known == name)
+}
+
+/// Whether a model has a part of this name outside its layers.
+pub fn is_model_role(role: &str) -> bool {
+    MODEL.contains(&role.strip_suffix("_bias").unwrap_or(role))
+}
+
+/// Whether a layer has a part of this name.
+pub fn is_role(role: &str) -> bool {
     let known = |role: &str| ROLES.contains(&role);
     known(role) || role.strip_suffix("_bias").is_some_and(known) || is_scale(role)
 }

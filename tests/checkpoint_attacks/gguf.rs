@@ -403,6 +403,21 @@ proptest! {
     }
 
     #[test]
+    fn a_changed_word_of_a_whole_model(
+        file in prop::sample::select(vec!["mixtral-experts", "phi3-longrope", "gemma3-plain", "stablelm-parallel", "glm4_moe-groups",
+            "lfm2-published", "granite-blocks", "llama-bias-llama3", "exaone4-hybrid"]),
+        at in 8usize..4096,
+        word in any::<u64>(),
+        shift in 0u32..64,
+        len in 1usize..9,
+    ) {
+        let path = format!("{}/fixtures/gguf/{file}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[at..at + len].copy_from_slice(&(word >> shift).to_le_bytes()[..len]);
+        use_everything(&bytes)?;
+    }
+
+    #[test]
     fn random_shapes_and_parts(
         tensors in vec((
             prop::sample::select(vec!["token_embd.weight", "output.weight", "output.bias", "blk.0.attn_q.weight", "blk.0.attn_k.bias",

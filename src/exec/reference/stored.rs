@@ -1,8 +1,8 @@
 //! From stored rows to a transposed panel.
 //!
-//! Blocks are decoded row by row first, on whole blocks ([`DEPTH`] is a multiple of each). Elements of two or four bytes are
-//! transposed as they are stored, several of them in one 32-bit word, and decoded on
-//! the way into the panel: half the moves for a half, and nothing is written in between.
+//! Elements of two or four bytes are transposed as they are stored, several of them in one 32-bit word, and decoded on
+//! the way into the panel: half the moves for a half, and nothing is written in between. Blocks are decoded row by row
+//! first; slices of columns are whole blocks, since [`DEPTH`] is a multiple of each.
 
 use super::lanes::{Lanes, prefetch};
 use super::panel::DEPTH;

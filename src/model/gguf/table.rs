@@ -73,3 +73,25 @@ impl Common {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::schema;
+
+    #[test]
+    fn the_common_table_speaks_of_fields_and_parts_that_there_are() {
+        let common = Common::embedded();
+        let fields = common.fields.values().flatten().chain(common.flags.keys());
+        fields.for_each(|name| assert!(schema::is_field(name), "{name}"));
+        common.model.values().flatten().for_each(|role| assert!(schema::is_model_role(role), "{role}"));
+        common.layer.values().flatten().for_each(|role| assert!(schema::is_role(role), "{role}"));
+    }
+
+    #[test]
+    fn a_key_is_inert_by_its_name_or_its_start() {
+        let common = Common::embedded();
+        assert!(common.is_inert("general.name") && common.is_inert("tokenizer.ggml.tokens"));
+        assert!(!common.is_inert("llama.block_count") && !common.is_inert("generally"));
+    }
+}
