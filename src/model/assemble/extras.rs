@@ -95,9 +95,6 @@ impl Extras {
         let altup = self.altup.as_ref()?;
         let (hidden, parts, n) = (model.hidden_size, model.parts, altup.inputs);
         let norms: Norms = model.norms;
-        // It may be stored although it is not used.
-        let stored = contract.layer_name(i, "altup_output_scale", &[]).is_some_and(|name| contract.has(&name));
-        let output_scale = (altup.correct_scale || stored).then(|| contract.layer(i, "altup_output_scale", &[hidden]));
         Some(Box::new(AltUp {
             router_norm: norms.layer(contract, i, "altup_router_norm", hidden),
             router_scale: 1.0 / hidden as f64,
