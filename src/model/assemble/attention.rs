@@ -2,7 +2,7 @@
 
 use super::super::contract::{Contract, Slice};
 use super::super::fields::Fields;
-use super::super::keys::{Keys, Reported, positive};
+use super::super::keys::{Found, Keys, Reported, positive};
 use super::super::plan::{Attention, LatentAttention, Mixer, Norm, QkNorm, Temperature, Weight};
 use super::super::rope::{self, Expected, Flat, Table};
 use super::super::rules::{self, LayerType};
@@ -285,12 +285,12 @@ impl AttentionHyper {
     }
 }
 
+/// `head_dim` and `num_key_value_heads` of the layers of full attention, where they differ.
+type FullLayers = (Option<usize>, Option<usize>);
+
 /// `per_layer_config`: `head_dim` and `num_key_value_heads` of the layers of full attention, which must be the same for all
 /// of them.
-fn per_layer_config(
-    fields: &mut Fields<'_, '_, '_>,
-    types: &[LayerType],
-) -> Result<Option<(Option<usize>, Option<usize>)>, Reported> {
+fn per_layer_config(fields: &mut Fields<'_, '_, '_>, types: &[LayerType]) -> Found<FullLayers> {
     const KEYS: [&str; 2] = ["head_dim", "num_key_value_heads"];
     if fields.rule("full_head_dim") != Some(schema::PER_LAYER_CONFIG) {
         return Ok(None);
