@@ -1059,7 +1059,7 @@ fn a_pack_that_is_none() {
         ),
         (
             layer("post_norm = \"{prefix}layers.{layer}.x\""),
-            "tensors.layer.post_norm: nothing reads this tensor; the parts of a layer are mixer_norm, q, ",
+            "tensors.layer.post_norm: nothing reads this tensor; the parts of a layer are mixer_norm, mixer_post_norm, q, ",
         ),
         (layer("q = \"{prefix}q\""), "tensors.layer.q: expected {layer} for the layer's index, found \"{prefix}q\""),
         (

@@ -58,7 +58,8 @@ fn bitnet(keys: &mut Keys<'_>) -> Result<Quantization, Reported> {
     let mode = word(keys, "quantization_mode", &["offline", "online"]);
     let (left_out, norm) = (left_out(keys), norm(keys));
     let (class, mode) = (class?, mode?);
-    (left_out?, norm?);
+    left_out?;
+    norm?;
     match (class, mode) {
         ("bitlinear", "online") => {
             let message = "online is for autobitlinear, but linear_class is bitlinear (also where it is absent)";

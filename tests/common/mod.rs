@@ -224,15 +224,11 @@ pub fn load(name: &str) -> (Plan, Arc<dyn Source>) {
     (books.plan.expect("the books close"), source)
 }
 
-/// Fixtures that are refused: BitNet's quantised ones.
-pub const REFUSED: [&str; 3] = ["bitnet-online", "bitnet-packed", "bitnet-divisor"];
-
 /// Names of all fixtures that run.
 pub fn fixtures() -> Vec<String> {
     let entries = fs::read_dir(root("fixtures")).expect("the folder exists").map(|entry| entry.expect("an entry"));
     let folders = entries.filter(|entry| entry.path().join("config.json").is_file());
     let mut names: Vec<String> = folders.map(|e| e.file_name().into_string().expect("UTF-8")).collect();
-    names.retain(|name| !REFUSED.contains(&name.as_str()));
     names.sort();
     names
 }

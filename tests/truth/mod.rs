@@ -25,7 +25,7 @@ pub fn fixtures() -> Vec<String> {
         .map(|entry| entry.file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(names.len() >= 12, "at least three fixtures for each of four packs, found {names:?}");
+    assert!(names.len() >= 130, "one or more fixtures for each pack, found {names:?}");
     if let Ok(wanted) = std::env::var("ORACLE_FIXTURE") {
         names.retain(|name| wanted.split_whitespace().any(|start| name.starts_with(start)));
     }

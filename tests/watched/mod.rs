@@ -5,7 +5,7 @@
 
 use checkpoint_oracle::checkpoint::{Source, SourceFile, TensorInfo};
 use checkpoint_oracle::model::Plan;
-use checkpoint_oracle::model::plan::FeedForward;
+use checkpoint_oracle::model::plan::{FeedForward, Layer, Linear, Mixer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -39,6 +39,14 @@ impl Watched {
             .flat_map(|altup| altup.router_norm.weight.iter().chain([&altup.router.weight]))
             .map(|weight| weight.name.as_str())
             .collect();
+        // Weights that become ternary on the way are read for their mean first.
+        let rounded: BTreeSet<&str> = plan
+            .layers
+            .iter()
+            .flat_map(linears)
+            .filter(|l| l.rounds_weights())
+            .map(|l| l.weight.name.as_str())
+            .collect();
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         let reads = self.reads.lock().unwrap().clone();
         for (thread, name, range) in reads.iter() {
@@ -48,7 +56,7 @@ impl Watched {
         }
         for (&name, &read) in &bytes {
             let len = self.inner.tensors()[name].len;
-            let times = if twice.contains(name) { 2 } else { 1 };
+            let times = if twice.contains(name) || rounded.contains(name) { 2 } else { 1 };
             let head = embeddings.contains(name);
             assert!(head || read <= times * len, "{what}: {read} bytes of {name} were read, it has {len}");
         }
@@ -107,4 +115,16 @@ impl Source for Watched {
     fn full_sha256(&self) -> anyhow::Result<String> {
         self.inner.full_sha256()
     }
+}
+
+/// The linear layers of attention and of a dense MLP.
+fn linears(layer: &Layer) -> Vec<&Linear> {
+    let mut linears = Vec::new();
+    if let Mixer::Attention(a) = &layer.mixer {
+        linears.extend([&a.q, &a.o].into_iter().chain(&a.k).chain(&a.v));
+    }
+    if let Some(FeedForward::Dense(mlp)) = &layer.mlp {
+        linears.extend([&mlp.up, &mlp.down].into_iter().chain(&mlp.gate));
+    }
+    linears
 }

@@ -22,7 +22,7 @@ fn trits<const N: usize>(d: f32, bytes: &[u8; N], out: &mut [f32]) {
     let mut power = 1u8;
     for out in out.as_chunks_mut::<N>().0 {
         for (out, &byte) in out.iter_mut().zip(bytes) {
-            let trit = u16::from(byte.wrapping_mul(power)) * 3 >> 8;
+            let trit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
             *out = d * (i32::from(trit) - 1) as f32;
         }
         power *= 3;

@@ -162,6 +162,7 @@ pub(super) fn on_disk(tensors: &synthetic::Tensors) -> Result<(tempfile::TempDir
         let dtype = match dtype.name() {
             "F16" => Stored::F16,
             "BF16" => Stored::BF16,
+            "U8" => Stored::U8,
             _ => Stored::F32,
         };
         Ok((name, TensorView::new(dtype, shape.clone(), bytes)?))
