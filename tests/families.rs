@@ -131,6 +131,12 @@ fn what_a_family_fixes_is_refused_otherwise() {
             json!(3),
             "expected what gives heads times head_dim (48) with hidden_size, found 3",
         ),
+        (
+            "mamba2-bias-tied",
+            "layer_types",
+            json!(["mamba", "full_attention", "mamba"]),
+            "layer 1 is one of attention, which this family doesn't have",
+        ),
         ("mamba2-bias-tied", "time_step_limit", json!(["Infinity", 1]), "expected a list of two ascending numbers"),
         ("lfm2-published", "block_multiple_of", json!(7), "expected shape [35, 28], found [40, 28]"),
         ("qwen3_next-published", "use_sliding_window", json!(true), "true would change the numbers"),

@@ -188,6 +188,11 @@ impl Hyper {
         };
         let layers = layers?;
         let (types, dims) = (rules::layer_types(fields, layers)?, dims?);
+        let recurrent = [LayerType::Linear, LayerType::Conv, LayerType::Mamba];
+        if let Some(i) = types.iter().position(|kind| dims.is_none() && !recurrent.contains(kind)) {
+            let message = format!("layer {i} is one of attention, which this family doesn't have");
+            return Err(fields.wrong("layer_types", message));
+        }
         let shape = Shape { hidden: hidden_size?, layers, max: max_position_embeddings?, types: &types };
         let (mut tables, mut attention) = (Vec::new(), None);
         if let Some(dims) = dims {
