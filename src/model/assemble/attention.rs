@@ -188,6 +188,16 @@ impl AttentionHyper {
             ropes,
             latent,
         };
+        for (i, kind) in shape.types.iter().enumerate() {
+            let lacks = match kind {
+                LayerType::Sliding if hyper.windows[i].is_none() => "sliding_attention, and there is no window",
+                LayerType::Chunked if hyper.chunk.is_none() => {
+                    "chunked_attention, and there is no attention_chunk_size"
+                }
+                _ => continue,
+            };
+            return Err(fields.wrong("layer_types", format!("layer {i} is {lacks}")));
+        }
         Ok((tables, hyper))
     }
 
