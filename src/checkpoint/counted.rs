@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Another source, and the bytes that were asked of it.
+/// Another source, and the stored bytes that were asked of it.
 pub struct Counted {
     inner: Arc<dyn Source>,
     read: AtomicU64,
@@ -33,13 +33,25 @@ impl Source for Counted {
         self.inner.stored()
     }
 
+    fn ignorable(&self) -> &[(&'static str, String)] {
+        self.inner.ignorable()
+    }
+
+    fn stored_bytes(&self, tensor: &TensorInfo, range: &Range<u64>) -> u64 {
+        self.inner.stored_bytes(tensor, range)
+    }
+
+    fn working_bytes(&self, range: u64) -> u64 {
+        self.inner.working_bytes(range)
+    }
+
     fn files(&self) -> &[SourceFile] {
         self.inner.files()
     }
 
     fn read_into<'a>(&'a self, tensor: &TensorInfo, range: Range<u64>, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-        let bytes = self.inner.read_into(tensor, range, buffer)?;
-        self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let bytes = self.inner.read_into(tensor, range.clone(), buffer)?;
+        self.read.fetch_add(self.inner.stored_bytes(tensor, &range), Ordering::Relaxed);
         Ok(bytes)
     }
 

@@ -10,6 +10,7 @@ mod json;
 mod local;
 pub mod memory;
 pub mod presented;
+pub mod quantized;
 pub mod safetensors;
 pub mod same;
 pub mod source;

@@ -1,12 +1,13 @@
-//! A source whose tensors have other names, shapes and orders than the files hold: what a converter did is undone while
-//! the bytes are read.
+//! A source whose tensors have other names, shapes, orders and numbers than the files hold: what a converter or a
+//! quantiser did is undone while the bytes are read.
 
+use super::quantized::{Loaded, Quantized};
 use super::{Decoder, Source, SourceFile, TensorInfo};
 use crate::problem::quote;
 use anyhow::{Context, Result, ensure};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a tensor comes out of stored ones.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +19,8 @@ pub enum View {
     Shuffled { stored: String, row_bytes: u64, order: Arc<[u32]> },
     /// float32 values, each one less than the stored one.
     MinusOne { stored: String, decoder: Decoder },
+    /// float32 values of quantised matrices of one shape, one below the other.
+    Quantized(Vec<Quantized>),
 }
 
 /// Bytes of a stored tensor.
@@ -32,7 +35,14 @@ pub struct Presented {
     inner: Arc<dyn Source>,
     tensors: BTreeMap<String, TensorInfo>,
     views: BTreeMap<String, View>,
+    ignorable: Vec<(&'static str, String)>,
+    /// Matrices that don't lie by rows, by tensor and number: those that were used last.
+    held: Mutex<VecDeque<((String, usize), Arc<Loaded>)>>,
 }
+
+/// As many as are read at a time: in the order of a pass, and of experts.
+const HELD: usize = 2;
+const WIDTH: u64 = size_of::<f32>() as u64;
 
 impl Presented {
     /// `tensors` are descriptions of what is to be read, with the way to it. File and offset are those of the first
@@ -43,7 +53,13 @@ impl Presented {
             views.insert(info.name.clone(), view);
             infos.insert(info.name.clone(), info);
         }
-        Self { inner, tensors: infos, views }
+        Self { inner, tensors: infos, views, ignorable: Vec::new(), held: Mutex::default() }
+    }
+
+    /// Names tensors that a plan may leave unused, with what they are.
+    #[must_use]
+    pub fn with_ignorable(self, ignorable: Vec<(&'static str, String)>) -> Self {
+        Self { ignorable, ..self }
     }
 
     fn stored(&self, name: &str) -> Result<&TensorInfo> {
@@ -58,6 +74,32 @@ impl Source for Presented {
 
     fn stored(&self) -> &BTreeMap<String, TensorInfo> {
         self.inner.stored()
+    }
+
+    fn ignorable(&self) -> &[(&'static str, String)] {
+        &self.ignorable
+    }
+
+    fn stored_bytes(&self, tensor: &TensorInfo, range: &Range<u64>) -> u64 {
+        match self.views.get(&tensor.name) {
+            Some(View::Quantized(matrices)) if tensor.len > 0 => {
+                let all: u64 = matrices.iter().map(Quantized::stored_bytes).sum();
+                let before = |end: u64| (u128::from(all) * u128::from(end) / u128::from(tensor.len)) as u64;
+                before(range.end) - before(range.start)
+            }
+            _ => range.end - range.start,
+        }
+    }
+
+    fn working_bytes(&self, range: u64) -> u64 {
+        let whole = |view: &View| match view {
+            View::Quantized(matrices) => {
+                Some(matrices.iter().filter(|m| !m.by_rows()).map(Quantized::stored_bytes).max().unwrap_or(0))
+            }
+            _ => None,
+        };
+        // Those that are kept and one that comes, or the codes and scales of rows.
+        self.views.values().filter_map(whole).max().map_or(0, |whole| (HELD as u64 + 1) * whole + 2 * range)
     }
 
     fn files(&self) -> &[SourceFile] {
@@ -79,6 +121,7 @@ impl Source for Presented {
                 self.shuffled(self.stored(stored)?, *row_bytes, order, range, buffer)
             }
             View::MinusOne { stored, decoder } => self.minus_one(self.stored(stored)?, *decoder, range, buffer),
+            View::Quantized(matrices) => self.quantized(&tensor.name, matrices, range, buffer),
         }
     }
 
@@ -147,8 +190,7 @@ impl Presented {
             let at = row / block * block + u64::from(order[(row % block) as usize]) - first;
             buffer.extend_from_slice(&bytes[at as usize * width..][..width]);
         }
-        let skipped = (range.start - rows.start * row_bytes) as usize;
-        Ok(&buffer[skipped..skipped + (range.end - range.start) as usize])
+        Ok(cut(buffer, range.start - rows.start * row_bytes, range.end - range.start))
     }
 
     fn minus_one<'a>(
@@ -158,7 +200,6 @@ impl Presented {
         range: Range<u64>,
         buffer: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]> {
-        const WIDTH: u64 = size_of::<f32>() as u64;
         let (elements, bytes) = (decoder.block_elements() as u64, decoder.block_bytes() as u64);
         let (first, last) = (range.start / WIDTH, range.end.div_ceil(WIDTH));
         let blocks = first / elements..last.div_ceil(elements);
@@ -166,7 +207,56 @@ impl Presented {
         let read = self.inner.read_into(stored, blocks.start * bytes..blocks.end * bytes, buffer)?;
         decoder.decode(read, &mut values);
         *buffer = values.iter().flat_map(|value| (value - 1.0).to_le_bytes()).collect();
-        let skipped = (range.start - blocks.start * elements * WIDTH) as usize;
-        Ok(&buffer[skipped..skipped + (range.end - range.start) as usize])
+        Ok(cut(buffer, range.start - blocks.start * elements * WIDTH, range.end - range.start))
     }
+
+    fn quantized<'a>(
+        &'a self,
+        name: &str,
+        matrices: &[Quantized],
+        range: Range<u64>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        buffer.clear();
+        let (Some((rows, cols)), false) = (matrices.first().map(Quantized::presented), range.is_empty()) else {
+            return Ok(buffer);
+        };
+        let row_bytes = cols as u64 * WIDTH;
+        let (first, end) = ((range.start / row_bytes) as usize, range.end.div_ceil(row_bytes) as usize);
+        for (number, matrix) in matrices.iter().enumerate().take(end.div_ceil(rows)).skip(first / rows) {
+            let above = number * rows;
+            let wanted = first.saturating_sub(above)..(end - above).min(rows);
+            let loaded = self.loaded(name, number, matrix, &wanted)?;
+            matrix.decode(self.inner.as_ref(), &loaded, wanted, buffer)?;
+        }
+        Ok(cut(buffer, range.start - first as u64 * row_bytes, range.end - range.start))
+    }
+
+    /// What rows of a matrix need: read for them alone, or else kept for those that come next.
+    fn loaded(&self, name: &str, number: usize, matrix: &Quantized, rows: &Range<usize>) -> Result<Arc<Loaded>> {
+        if matrix.by_rows() {
+            return Ok(Arc::new(matrix.load(self.inner.as_ref(), rows.clone())?));
+        }
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = held.iter().position(|((n, i), _)| n == name && *i == number)
+            && let Some((key, loaded)) = held.remove(at)
+        {
+            held.push_front((key, Arc::clone(&loaded)));
+            return Ok(loaded);
+        }
+        held.truncate(HELD - 1);
+        drop(held);
+        let loaded = Arc::new(matrix.load(self.inner.as_ref(), 0..matrix.rows)?);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.truncate(HELD - 1);
+        held.push_front(((name.to_owned(), number), Arc::clone(&loaded)));
+        Ok(loaded)
+    }
+}
+
+/// Leaves `count` bytes of a buffer, from `first` on.
+fn cut(buffer: &mut Vec<u8>, first: u64, count: u64) -> &[u8] {
+    buffer.drain(..first as usize);
+    buffer.truncate(count as usize);
+    buffer
 }

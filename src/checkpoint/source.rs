@@ -41,6 +41,21 @@ pub trait Source: Send + Sync {
         self.tensors()
     }
 
+    /// Tensors that have no part in a model's weights, should a plan not use them: what they are, and their names.
+    fn ignorable(&self) -> &[(&'static str, String)] {
+        &[]
+    }
+
+    /// Stored bytes that a range of a tensor stands for, over all ranges as many as it has.
+    fn stored_bytes(&self, _: &TensorInfo, range: &Range<u64>) -> u64 {
+        range.end - range.start
+    }
+
+    /// The most bytes that it holds beside those that it hands out, `range` at a time, by two threads.
+    fn working_bytes(&self, _range: u64) -> u64 {
+        0
+    }
+
     fn files(&self) -> &[SourceFile];
 
     /// The bytes `range` (relative to the tensor's first byte) of a tensor that [`Source::tensors`] lists: in `buffer`,

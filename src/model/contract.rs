@@ -293,13 +293,17 @@ impl<'a> Contract<'a> {
             .flat_map(|(what, templates)| templates.iter().map(move |template| (what, template)))
             .map(|(what, template)| (what, self.name(template)))
             .collect();
+        let ignorable = self.source.ignorable().iter().map(|(what, name)| (name.as_str(), *what));
+        let ignorable: BTreeMap<&str, &str> = ignorable.collect();
         let beyond = self.layers..self.layers.saturating_add(self.beyond);
         for (name, info) in self.source.tensors() {
             if self.used.contains(name) {
                 continue;
             }
-            if let Some((what, _)) = templates.iter().find(|(_, t)| matches_template(t, name, &beyond)) {
-                ignored.entry((*what).clone()).or_default().push(name.clone());
+            let template = templates.iter().find(|(_, t)| matches_template(t, name, &beyond));
+            let what = template.map(|(what, _)| what.as_str());
+            if let Some(what) = what.or(ignorable.get(name.as_str()).copied()) {
+                ignored.entry(what.to_owned()).or_default().push(name.clone());
             } else {
                 let message = format!(
                     "surplus ({} {}); nothing in the plan uses it. If it does not matter, --allow-unused with this \

@@ -10,6 +10,7 @@ pub mod open;
 pub mod pack;
 pub mod plan;
 pub mod quantization;
+mod quantized;
 pub mod rope;
 pub mod rules;
 pub mod schema;

@@ -1,6 +1,6 @@
 //! Opening a checkpoint of any container: what the files say, under the names of the family's pack.
 
-use super::gguf;
+use super::{gguf, quantized};
 use super::pack::Pack;
 use crate::checkpoint::{self, Opened};
 use crate::problem::Problem;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// names mean.
 pub fn open(path: &Path, packs: &[Pack]) -> Opened {
     match checkpoint::gguf::find(path) {
-        Ok(None) => checkpoint::open(path),
+        Ok(None) => quantized::undo(checkpoint::open(path)),
         Ok(Some(file)) => gguf::open(&file, packs),
         Err(problem) => refused(vec![problem]),
     }

@@ -4,6 +4,7 @@ mod block;
 mod codebooks;
 mod grids;
 mod legacy;
+pub mod minifloat;
 mod plain;
 mod superblocks;
 mod tables;
@@ -181,6 +182,12 @@ pub enum Decoder {
     Ternary {
         plane: u8,
     },
+    /// A whole number from 0 to 255. As the floats of one byte, it is a part of a quantised matrix: its tensor can't be
+    /// decoded by itself, for want of a scale.
+    U8,
+    E4M3,
+    E5M2,
+    E8M0,
     /// Rounded to the nearest float32, as are integers that no float32 holds.
     F64,
     I8,
@@ -202,7 +209,7 @@ impl Decoder {
     /// Stored bytes of one block.
     pub fn block_bytes(&self) -> usize {
         match self {
-            Self::I8 | Self::Ternary { .. } => 1,
+            Self::I8 | Self::U8 | Self::E4M3 | Self::E5M2 | Self::E8M0 | Self::Ternary { .. } => 1,
             Self::F16 | Self::BF16 | Self::I16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 | Self::I64 => 8,

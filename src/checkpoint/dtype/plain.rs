@@ -1,6 +1,6 @@
 //! Formats of which each element is a number by itself.
 
-use super::Decoder;
+use super::{Decoder, minifloat};
 
 /// Decodes one element after the other; a block format is not for here.
 #[inline(always)]
@@ -13,6 +13,10 @@ pub fn decode(decoder: Decoder, bytes: &[u8], out: &mut [f32]) {
         Decoder::F64 => each(bytes, out, |word| f64::from_le_bytes(word) as f32),
         Decoder::I8 => each(bytes, out, |word| f32::from(i8::from_le_bytes(word))),
         Decoder::Ternary { plane } => each(bytes, out, |[byte]| f32::from((byte >> (2 * plane) & 3) as i8 - 1)),
+        Decoder::U8 => each(bytes, out, |[byte]| f32::from(byte)),
+        Decoder::E4M3 => table(bytes, out, &minifloat::E4M3),
+        Decoder::E5M2 => table(bytes, out, &minifloat::E5M2),
+        Decoder::E8M0 => table(bytes, out, &minifloat::E8M0),
         Decoder::I16 => each(bytes, out, |word| f32::from(i16::from_le_bytes(word))),
         Decoder::I32 => each(bytes, out, |word| i32::from_le_bytes(word) as f32),
         Decoder::I64 => each(bytes, out, |word| i64::from_le_bytes(word) as f32),
@@ -27,6 +31,12 @@ fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) 
     for (value, word) in out.iter_mut().zip(words) {
         *value = decode(*word);
     }
+}
+
+/// Looks up bytes in a table.
+#[inline(always)]
+fn table(bytes: &[u8], out: &mut [f32], values: &[f32; 256]) {
+    each(bytes, out, |[byte]| values[usize::from(byte)]);
 }
 
 /// IEEE 754 binary16, without a branch so that many can be decoded at once: the exponent's bias changes by a

@@ -477,7 +477,7 @@ fn weights_dtype(source: &dyn Source) -> String {
 
 /// A bar over the bytes of all tensors, on a terminal. It ends early where not every expert is read.
 fn progress(plan: &Plan, source: &dyn Source, quiet: bool) -> ProgressBar {
-    let stored = |name: &str| source.tensors().get(name).map_or(0, |info| info.len);
+    let stored = |name: &str| source.tensors().get(name).map_or(0, |info| source.stored_bytes(info, &(0..info.len)));
     if quiet {
         return ProgressBar::hidden();
     }

@@ -1,0 +1,184 @@
+//! Weights in floats of four bits: NVFP4 and MXFP4.
+
+use super::float8::{self, MOST_EXPERTS, ignore_activations};
+use super::gptq::word;
+use super::taking::{Failed, Taking, entry};
+use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use crate::checkpoint::{Decoder, TensorInfo};
+use crate::model::keys::{Keys, Reported};
+
+/// What the second scale of NVFP4 does to the first.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Second {
+    Multiplies,
+    Divides,
+}
+
+/// Elements with a scale in common.
+const NVFP4: usize = 16;
+const MXFP4: usize = 32;
+
+/// ModelOpt: FP8 with a scale for each tensor, NVFP4, or some of both.
+pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
+    const INERT: [&str; 9] = [
+        "quant_method",
+        "producer",
+        "ignore",
+        "exclude_modules",
+        "kv_cache_scheme",
+        "kv_cache_quant_algo",
+        "quantized_layers",
+        "config_groups",
+        "group_size",
+    ];
+    keys.read_all_of(&INERT);
+    let algorithms = ["fp8", "nvfp4", "nvfp4_awq", "mixed_precision", "w4a16_nvfp4", "fp8_pb_wo", "fp8_per_channel_per_token"];
+    word(keys, "quant_algo", &algorithms)?;
+    for (module, codes) in taking.ending(".weight") {
+        if codes.dtype.name() == "U8" {
+            let scale = format!("{module}.weight_scale");
+            let second = format!("{module}.weight_scale_2");
+            let _ = nvfp4(codes, format!("{module}.weight"), &scale, &second, Second::Multiplies, taking);
+        }
+    }
+    float8::all(None, taking);
+    taking.activations("as the weights, with stored scales");
+    Ok(())
+}
+
+/// Codes `[out, in / 2]` of two in a byte, the lower half first; a scale in E4M3 for each sixteen, `[out, in / 16]`, and one
+/// for all.
+pub fn nvfp4<'a>(
+    codes: &'a TensorInfo,
+    name: String,
+    scale: &str,
+    second: &str,
+    does: Second,
+    taking: &mut Taking<'a>,
+) -> Result<(), Failed> {
+    let scales = taking.need(scale, codes)?;
+    let one = taking.need(second, codes)?;
+    taking.dtype(codes, &["U8"])?;
+    let (count, rows, cols) = two_in_a_byte(codes, NVFP4, taking)?;
+    let mut shape = codes.shape.clone();
+    shape.pop();
+    shape.push(cols / NVFP4);
+    taking.shape(scales, &[&shape])?;
+    if count == 1 {
+        taking.shape(one, &[&[], &[1]])?;
+    } else {
+        taking.shape(one, &[&[count], &[count, 1, 1]])?;
+    }
+    let numbers = taking.numbers(scales, &["F8_E4M3"])?;
+    let one = taking.numbers(one, &["F32"])?;
+    let all = taking.codes(codes, [count * rows, cols], Packing::Stream { bits: 4, align: 8 }, Values::float4())?;
+    let part = |numbers: &Numbers, i: usize| Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() };
+    let matrix = |i: usize| Quantized {
+        rows,
+        cols,
+        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        groups: Groups::Blocks { rows: 1, cols: NVFP4, across: cols / NVFP4 },
+        scale: Scale {
+            numbers: part(&numbers, i),
+            further: match does {
+                Second::Multiplies => Further::Times(part(&one, i)),
+                Second::Divides => Further::Over(part(&one, i)),
+            },
+            sign: Sign::NotNegative,
+        },
+        offset: Offset::None,
+        transposed: false,
+    };
+    let matrices = (0..count).map(matrix).collect();
+    let mut shape = codes.shape.clone();
+    shape.pop();
+    shape.push(cols);
+    taking.make(name, codes, shape, matrices);
+    Ok(())
+}
+
+/// Experts (one where there is no such dimension), rows and columns of codes that lie two in a byte.
+fn two_in_a_byte(codes: &TensorInfo, group: usize, taking: &mut Taking<'_>) -> Result<(usize, usize, usize), Failed> {
+    let (count, rows, bytes) = match codes.shape[..] {
+        [rows, bytes] if rows > 0 && bytes > 0 => (1, rows, bytes),
+        [count, rows, bytes] if (1..=MOST_EXPERTS).contains(&count) && rows > 0 && bytes > 0 => (count, rows, bytes),
+        _ => return Err(taking.fail("tensor-shape", codes, "expected a matrix, or one for each expert")),
+    };
+    let cols = bytes.saturating_mul(2);
+    if !cols.is_multiple_of(group) {
+        let message = format!("expected rows of a multiple of {group} codes, found {cols}");
+        return Err(taking.fail("tensor-row", codes, message));
+    }
+    Ok((count, rows, cols))
+}
+
+/// Codes `[out, in / 2]` of two in a byte, a power of two for each 32, `[out, in / 32]`.
+pub fn mxfp4_matrix<'a>(codes: &'a TensorInfo, name: String, scale: &str, taking: &mut Taking<'a>) -> Result<(), Failed> {
+    let scales = taking.need(scale, codes)?;
+    taking.dtype(codes, &["U8"])?;
+    let (count, rows, cols) = two_in_a_byte(codes, MXFP4, taking)?;
+    let mut shape = codes.shape.clone();
+    shape.pop();
+    shape.push(cols / MXFP4);
+    taking.shape(scales, &[&shape])?;
+    let matrices = powers(codes, scales, [count, rows, cols], false, taking)?;
+    shape.pop();
+    shape.push(cols);
+    taking.make(name, codes, shape, matrices);
+    Ok(())
+}
+
+fn powers(
+    codes: &TensorInfo,
+    scales: &TensorInfo,
+    [count, rows, cols]: [usize; 3],
+    transposed: bool,
+    taking: &mut Taking<'_>,
+) -> Result<Vec<Quantized>, Failed> {
+    let mut numbers = taking.numbers(scales, &["U8", "F8_E8M0"])?;
+    numbers.decoder = Decoder::E8M0;
+    let packing = Packing::Stream { bits: 4, align: 8 };
+    let all = taking.codes(codes, [count.saturating_mul(rows), cols], packing, Values::float4())?;
+    let matrix = |i: usize| Quantized {
+        rows,
+        cols,
+        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        groups: Groups::Blocks { rows: 1, cols: MXFP4, across: cols / MXFP4 },
+        scale: Scale {
+            numbers: Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() },
+            further: Further::Nothing,
+            sign: Sign::Positive,
+        },
+        offset: Offset::None,
+        transposed,
+    };
+    Ok((0..count).map(matrix).collect())
+}
+
+/// `quant_method: mxfp4`, gpt-oss: experts' `..._blocks` `[experts, out, in / 32, 16]` and `..._scales` `[experts, out, in /
+/// 32]` of what is `[experts, in, out]` elsewhere.
+pub fn mxfp4(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
+    keys.read_all_of(&["quant_method", "modules_to_not_convert", "dequantize"]);
+    for (name, codes) in taking.ending("_blocks") {
+        // What is wrong is reported.
+        let _ = experts(name, codes, taking);
+    }
+    ignore_activations(taking);
+    Ok(())
+}
+
+fn experts<'a>(name: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Result<(), Failed> {
+    let scales = taking.need(&format!("{name}_scales"), codes)?;
+    taking.dtype(codes, &["U8"])?;
+    let [count, rows, groups, 16] = codes.shape[..] else {
+        return Err(taking.fail("tensor-shape", codes, "expected the shape [experts, out, in / 32, 16]"));
+    };
+    if !(1..=MOST_EXPERTS).contains(&count) || rows == 0 || groups == 0 {
+        return Err(taking.fail("tensor-shape", codes, "expected experts with elements"));
+    }
+    taking.shape(scales, &[&[count, rows, groups]])?;
+    let cols = groups.saturating_mul(MXFP4);
+    let matrices = powers(codes, scales, [count, rows, cols], true, taking)?;
+    taking.make(name.to_owned(), codes, vec![count, cols, rows], matrices);
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Weights in floats of eight bits, each times a scale of its tensor, row, column or block.
+
+use super::taking::{ACTIVATIONS, Failed, Taking, entry};
+use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use crate::checkpoint::{Decoder, TensorInfo};
+use crate::model::keys::{Found, Keys, Reported, count};
+
+/// Keys that say which modules were left as they were, or what was measured of activations.
+const INERT: [&str; 8] = [
+    "quant_method",
+    "modules_to_not_convert",
+    "ignored_layers",
+    "kv_cache_scheme",
+    "dequantize",
+    "weight_per_tensor",
+    "act_per_tensor",
+    "activation_scale_ub",
+];
+
+/// `quant_method: fp8`: blocks of `weight_block_size`, or one scale for a tensor.
+pub fn fp8(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
+    keys.read_all_of(&INERT);
+    let one_of = |keys: &mut Keys<'_>, key, words: &[&str]| {
+        keys.read(key, &words.join(" or "), |value| value.as_str().filter(|word| words.contains(word)).map(str::to_owned))
+    };
+    one_of(keys, "fmt", &["e4m3", "e5m2", "float8_e4m3fn"])?;
+    one_of(keys, "scale_fmt", &["ue8m0", "float"])?;
+    let scheme = one_of(keys, "activation_scheme", &["dynamic", "static"])?;
+    let block = block(keys, "weight_block_size")?;
+    all(block, taking);
+    taking.activations(format!("E4M3, {}", scheme.as_deref().unwrap_or("dynamic")));
+    Ok(())
+}
+
+/// `quant_method: fbgemm_fp8`: one scale for each row.
+pub fn fbgemm(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
+    keys.read_all_of(&INERT);
+    all(None, taking);
+    taking.activations("E4M3, for each token");
+    Ok(())
+}
+
+/// Rows and columns of a block.
+pub fn block(keys: &mut Keys<'_>, key: &str) -> Found<[usize; 2]> {
+    keys.read(key, "two numbers greater than zero", |value| match value.as_array()?.as_slice() {
+        [rows, cols] => Some([count(rows)?, count(cols)?]),
+        _ => None,
+    })
+}
+
+pub fn is_float8(info: &TensorInfo) -> bool {
+    matches!(info.dtype.name(), "F8_E4M3" | "F8_E5M2")
+}
+
+/// All weights that are stored so.
+pub fn all(block: Option<[usize; 2]>, taking: &mut Taking<'_>) {
+    for (_, codes) in taking.ending("") {
+        if is_float8(codes) && !is_scale(&codes.name) && !taking.is_taken(codes) {
+            // What is wrong is reported.
+            let _ = one(codes, block, taking);
+        }
+    }
+    ignore_activations(taking);
+}
+
+/// Scales may be floats of eight bits too.
+fn is_scale(name: &str) -> bool {
+    ["_scale", "_scale_inv", ".scale"].iter().any(|suffix| name.ends_with(suffix))
+}
+
+pub fn ignore_activations(taking: &mut Taking<'_>) {
+    taking.ignore(ACTIVATIONS, &[".input_scale", ".input_zero_point", ".output_scale", ".activation_scale"]);
+    taking.ignore(ACTIVATIONS, &[".input_global_scale", "_input_scale", ".input_scale_ub", ".pre_quant_scale_inv"]);
+    taking.ignore("scales of cached keys and values", &[".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"]);
+}
+
+/// A weight `[out, in]`, or of all experts with one more dimension in front, beside `..._scale_inv` or `..._scale`: one, or
+/// one for each entry, row, column or block. Whatever its name, a scale is a factor.
+pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Taking<'a>) -> Result<(), Failed> {
+    let inverse = format!("{}_scale_inv", codes.name);
+    let name = if taking.find(&inverse).is_some() { inverse } else { format!("{}_scale", codes.name) };
+    let scales = taking.need(&name, codes)?;
+    let (experts, rows, cols) = match codes.shape[..] {
+        [rows, cols] if rows > 0 && cols > 0 => (None, rows, cols),
+        [experts, rows, cols] if (1..=MOST_EXPERTS).contains(&experts) && rows > 0 && cols > 0 => {
+            (Some(experts), rows, cols)
+        }
+        _ => return Err(taking.fail("tensor-shape", codes, "expected a matrix, or one for each expert")),
+    };
+    let mut numbers = taking.numbers(scales, &["F32", "BF16", "F16", "F8_E8M0", "U8"])?;
+    if numbers.decoder == Decoder::U8 {
+        numbers.decoder = Decoder::E8M0;
+    }
+    let whole = Groups::Blocks { rows, cols, across: 1 };
+    let by_row = Groups::Blocks { rows: 1, cols, across: 1 };
+    let by_col = Groups::Blocks { rows, cols: 1, across: cols };
+    let blocks = block.map(|[high, wide]| {
+        let across = cols.div_ceil(wide);
+        ([rows.div_ceil(high), across], Groups::Blocks { rows: high, cols: wide, across })
+    });
+    // The shapes that a scale may have, and what they mean.
+    let mut forms: Vec<(Vec<usize>, Groups)> = Vec::new();
+    match (blocks, experts) {
+        (Some((shape, groups)), None) => forms.push((shape.to_vec(), groups)),
+        (Some((shape, groups)), Some(experts)) => forms.push((vec![experts, shape[0], shape[1]], groups)),
+        (None, None) => {
+            forms.push((vec![], whole.clone()));
+            forms.push((vec![1], whole.clone()));
+            forms.push((vec![1, 1], whole));
+            forms.push((vec![rows, 1], by_row.clone()));
+            forms.push((vec![rows], by_row));
+        }
+        (None, Some(experts)) => {
+            forms.push((vec![experts], whole.clone()));
+            forms.push((vec![experts, 1, 1], whole));
+            forms.push((vec![experts, rows, 1], by_row));
+            forms.push((vec![experts, 1, cols], by_col));
+        }
+    }
+    let shapes: Vec<&[usize]> = forms.iter().map(|(shape, _)| shape.as_slice()).collect();
+    let which = taking.shape(scales, &shapes)?;
+    let groups = &forms[which].1;
+    let decoder = if codes.dtype.name() == "F8_E5M2" { Decoder::E5M2 } else { Decoder::E4M3 };
+    let count = experts.unwrap_or(1);
+    let packing = Packing::Stream { bits: 8, align: 8 };
+    let all = taking.codes(codes, [count.saturating_mul(rows), cols], packing, Values::of(decoder))?;
+    let matrix = |i: usize| Quantized {
+        rows,
+        cols,
+        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        groups: groups.clone(),
+        scale: Scale {
+            numbers: Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() },
+            further: Further::Nothing,
+            sign: Sign::Positive,
+        },
+        offset: Offset::None,
+        transposed: false,
+    };
+    let matrices = (0..count).map(matrix).collect();
+    taking.make(codes.name.clone(), codes, codes.shape.clone(), matrices);
+    Ok(())
+}
+
+/// No model has more.
+pub const MOST_EXPERTS: usize = 65_536;
