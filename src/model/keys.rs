@@ -62,25 +62,22 @@ impl<'a> Keys<'a> {
         self.problems.extend(problems);
     }
 
-    /// Marks a key as read; `a.b` is key b of object a.
+    /// Marks a key as read; `a.b` is key b of object a, where no key has that name itself.
     pub fn raw(&mut self, key: &str) -> Option<&'a Value> {
-        if let Some((object, key)) = key.split_once('.') {
-            let (name, inside) = self.map.get_key_value(object)?;
-            let used = self.used_inside.entry(name).or_default();
-            let (key, value) = inside.as_object()?.get_key_value(key)?;
-            used.insert(key);
+        if let Some((name, value)) = self.map.get_key_value(key) {
+            self.used.insert(name);
             return Some(value);
         }
-        match self.map.get_key_value(key) {
-            Some((name, value)) => {
-                self.used.insert(name);
-                Some(value)
-            }
-            None => {
-                self.absent.insert(key.to_owned());
-                None
-            }
-        }
+        let Some((object, key)) = key.split_once('.') else {
+            self.absent.insert(key.to_owned());
+            return None;
+        };
+        let (name, inside) = self.map.get_key_value(object)?;
+        let inside = inside.as_object()?;
+        let used = self.used_inside.entry(name).or_default();
+        let (key, value) = inside.get_key_value(key)?;
+        used.insert(key);
+        Some(value)
     }
 
     /// Marks every key as read, for when what they mean can't be known.
