@@ -5,7 +5,7 @@ use super::quantized::{Loaded, Quantized};
 use super::{Decoder, Source, SourceFile, TensorInfo};
 use crate::problem::quote;
 use anyhow::{Context, Result, ensure};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,8 +19,8 @@ pub enum View {
     Shuffled { stored: String, row_bytes: u64, order: Arc<[u32]> },
     /// float32 values, each one less than the stored one.
     MinusOne { stored: String, decoder: Decoder },
-    /// float32 values of quantised matrices of one shape, one below the other.
-    Quantized(Vec<Quantized>),
+    /// float32 values of quantised matrices of one shape, one below the other, and what their format is called.
+    Quantized { format: String, matrices: Vec<Quantized> },
 }
 
 /// Bytes of a stored tensor.
@@ -82,7 +82,7 @@ impl Source for Presented {
 
     fn stored_bytes(&self, tensor: &TensorInfo, range: &Range<u64>) -> u64 {
         match self.views.get(&tensor.name) {
-            Some(View::Quantized(matrices)) if tensor.len > 0 => {
+            Some(View::Quantized { matrices, .. }) if tensor.len > 0 => {
                 let all: u64 = matrices.iter().map(Quantized::stored_bytes).sum();
                 let before = |end: u64| (u128::from(all) * u128::from(end) / u128::from(tensor.len)) as u64;
                 before(range.end) - before(range.start)
@@ -91,9 +91,29 @@ impl Source for Presented {
         }
     }
 
+    fn formats(&self) -> BTreeMap<String, usize> {
+        let is_made = |name: &str| matches!(self.views.get(name), Some(View::Quantized { .. }));
+        if !self.tensors.keys().any(|name| is_made(name)) {
+            return self.inner.formats();
+        }
+        let ignorable: BTreeSet<&str> = self.ignorable.iter().map(|(_, name)| name.as_str()).collect();
+        let mut formats = BTreeMap::new();
+        for info in self.tensors.values().filter(|info| !ignorable.contains(info.name.as_str())) {
+            *formats.entry(self.format(info)).or_default() += 1;
+        }
+        formats
+    }
+
+    fn format(&self, tensor: &TensorInfo) -> String {
+        match self.views.get(&tensor.name) {
+            Some(View::Quantized { format, .. }) => format.clone(),
+            _ => tensor.dtype.to_string(),
+        }
+    }
+
     fn working_bytes(&self, range: u64) -> u64 {
         let whole = |view: &View| match view {
-            View::Quantized(matrices) => {
+            View::Quantized { matrices, .. } => {
                 Some(matrices.iter().filter(|m| !m.by_rows()).map(Quantized::stored_bytes).max().unwrap_or(0))
             }
             _ => None,
@@ -121,7 +141,7 @@ impl Source for Presented {
                 self.shuffled(self.stored(stored)?, *row_bytes, order, range, buffer)
             }
             View::MinusOne { stored, decoder } => self.minus_one(self.stored(stored)?, *decoder, range, buffer),
-            View::Quantized(matrices) => self.quantized(&tensor.name, matrices, range, buffer),
+            View::Quantized { matrices, .. } => self.quantized(&tensor.name, matrices, range, buffer),
         }
     }
 

@@ -81,7 +81,7 @@ fn gemm<'a>(
         },
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
     Ok(())
 }
 
@@ -121,7 +121,7 @@ fn gemv<'a>(
         },
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
     Ok(())
 }
 

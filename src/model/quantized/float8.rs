@@ -21,7 +21,9 @@ const INERT: [&str; 8] = [
 pub fn fp8(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.read_all_of(&INERT);
     let one_of = |keys: &mut Keys<'_>, key, words: &[&str]| {
-        keys.read(key, &words.join(" or "), |value| value.as_str().filter(|word| words.contains(word)).map(str::to_owned))
+        keys.read(key, &words.join(" or "), |value| {
+            value.as_str().filter(|word| words.contains(word)).map(str::to_owned)
+        })
     };
     one_of(keys, "fmt", &["e4m3", "e5m2", "float8_e4m3fn"])?;
     one_of(keys, "scale_fmt", &["ue8m0", "float"])?;
@@ -71,7 +73,8 @@ fn is_scale(name: &str) -> bool {
 pub fn ignore_activations(taking: &mut Taking<'_>) {
     taking.ignore(ACTIVATIONS, &[".input_scale", ".input_zero_point", ".output_scale", ".activation_scale"]);
     taking.ignore(ACTIVATIONS, &[".input_global_scale", "_input_scale", ".input_scale_ub", ".pre_quant_scale_inv"]);
-    taking.ignore("scales of cached keys and values", &[".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"]);
+    taking
+        .ignore("scales of cached keys and values", &[".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"]);
 }
 
 /// A weight `[out, in]`, or of all experts with one more dimension in front, beside `..._scale_inv` or `..._scale`: one, or
@@ -138,7 +141,7 @@ pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Ta
         transposed: false,
     };
     let matrices = (0..count).map(matrix).collect();
-    taking.make(codes.name.clone(), codes, codes.shape.clone(), matrices);
+    taking.make(codes.dtype.name(), codes.name.clone(), codes, codes.shape.clone(), matrices);
     Ok(())
 }
 

@@ -96,7 +96,7 @@ fn present(
 ) -> Opened {
     let file = config.path.display().to_string();
     let mut keys = Keys::new(&file, &format!("{path}."), quantization);
-    let named = keys.text(METHOD).map(|method| method.or(mlx::is_meant(quantization).then_some("mlx")));
+    let named = keys.text(METHOD).map(|method| method.or(mlx::is_meant(&config.root, quantization).then_some("mlx")));
     let undo = named.and_then(|method| match METHODS.iter().find(|(name, _)| Some(*name) == method) {
         Some((_, undo)) => Ok(undo),
         None => Err(unknown(&mut keys, method)),
