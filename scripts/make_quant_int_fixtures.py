@@ -202,7 +202,8 @@ DIALECTS: list[dict[str, Any]] = [
          ignore=["lm_head", "re:.*self_attn.*", "re:.*mlp\\.gate$", "re:.*layers\\.1\\..*"],
          says="Qwen3-MoE: experts alone are packed, `re:` in ignore"),
     dict(name="mlx-moe", make="mlx", bits=4, group=32, store="BF16",
-         model={**MOE, "num_hidden_layers": 1, "hidden_size": 64, "mlp_only_layers": []},
+         model={key: value for key, value in MOE.items() if key != "rope_parameters"}
+         | {"rope_theta": 10000.0, "rope_scaling": None, "num_hidden_layers": 1, "hidden_size": 64, "mlp_only_layers": []},
          says="Qwen3-MoE: the experts of a layer in one tensor (switch_mlp), the router with 8 bits"),
     # --- Quanto ---
     dict(name="quanto-int8", make="quanto", model=llama(1, 32, 51, 8, 61), weights="qint8", says="qint8, one scale a row"),
