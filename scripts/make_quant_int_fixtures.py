@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import hashlib
 import json
 import os
@@ -104,6 +105,14 @@ DIALECTS: list[dict[str, Any]] = [
          says="version gemv: packed along the inputs, zeros and scales padded"),
     dict(name="awq-gemv-fast", make="awq", model=llama(1, 64, 192, 16, 61), group=64, version="gemv_fast",
          says="version gemv_fast: I16 words of four rows, zeros already scaled"),
+    # --- AutoRound ---
+    dict(name="autoround-gptq", make="autoround", model=WIDE_32, packing="auto_round:auto_gptq",
+         extra={"model.layers.0.mlp.down_proj": {"bits": 8}, "model.layers.1.self_attn.v_proj": {"bits": 16, "data_type": "float"}},
+         says="packed like GPTQ without g_idx, zeros one too small; extra_config: down_proj with 8 bits, one module left as it is"),
+    dict(name="autoround-asym", make="autoround", model=WIDE_32, packing="auto_round", sym=False,
+         says="packed like GPTQ without g_idx, zeros as they are"),
+    dict(name="autoround-awq", make="autoround", model=llama(1, 32, 96, 16, 61), packing="auto_round:auto_awq", sym=False,
+         says="packed like AWQ gemm"),
     # --- compressed-tensors ---
     dict(name="ct-w4-group", make="compressed", model=GROUPS_32, weights=dict(num_bits=4, strategy="group", group_size=32),
          says="pack-quantized, 4 bits, symmetric, groups of 32, BF16 scales"),
@@ -130,6 +139,9 @@ DIALECTS: list[dict[str, Any]] = [
     dict(name="ct-int8-channel", make="compressed", model=llama(1, 32, 51, 8, 61),
          weights=dict(num_bits=8, strategy="channel"), inputs=dict(num_bits=8, strategy="token", dynamic=True),
          says="int-quantized: I8 weights, one scale a row, activations quantised on the way"),
+    dict(name="ct-int8-group", make="compressed", model=llama(1, 32, 96, 8, 61), store="F16",
+         weights=dict(num_bits=8, strategy="group", group_size=32), inputs=dict(num_bits=8, strategy="token", dynamic=True),
+         says="int-quantized: I8 weights in groups of 32, F16 scales"),
     dict(name="ct-int8-tensor", make="compressed", model=llama(1, 32, 51, 8, 61),
          weights=dict(num_bits=8, strategy="tensor"), inputs=dict(num_bits=8, strategy="tensor", symmetric=False),
          says="int-quantized: one scale a tensor, static scales of activations"),
@@ -423,6 +435,12 @@ def gptq(row: dict[str, Any]) -> Made:
 # --- AWQ ------------------------------------------------------------------------------------------------------------------
 
 
+def columns(words: torch.Tensor) -> np.ndarray:
+    """The eight columns of each word, which lie in it in another order."""
+    codes = bits(raw(words), 4, words.shape[1] * 8).reshape(len(words), -1, 8)
+    return codes[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(len(words), -1)
+
+
 def awq(row: dict[str, Any]) -> Made:
     from awq.models._config import AwqConfig
     from awq.modules.linear.gemm import WQLinear_GEMM
@@ -456,10 +474,8 @@ def awq(row: dict[str, Any]) -> Made:
             made.function = "dequantize_gemm with float32 scales"
             value = dequantize_gemm(stored["qweight"], stored["qzeros"], stored["scales"].float(), 4, group)
             made.golden[name] = value.t().contiguous()
-            column = [0, 4, 1, 5, 2, 6, 3, 7]  # where in a word each column lies
-            codes = bits(raw(stored["qweight"]), 4, outputs).reshape(inputs, -1, 8)[..., column].reshape(inputs, outputs)
-            zero = bits(raw(stored["qzeros"]), 4, outputs).reshape(groups, -1, 8)[..., column].reshape(groups, outputs)
-            made.formula[name] = scaled(codes.T, zero.T.repeat(group, 1), f32(stored["scales"]).T.repeat(group, 1))
+            zero = columns(stored["qzeros"]).T.repeat(group, 1)
+            made.formula[name] = scaled(columns(stored["qweight"]).T, zero, f32(stored["scales"]).T.repeat(group, 1))
             continue
         # The owner decodes these on a GPU alone. What went in is known: the codes that `from_linear` rounds to.
         made.function = f"WQLinear_{'GEMV' if kind == 'gemv' else 'GEMVFast'}.from_linear packs; the codes, scales and zeros that go in are evaluated, for the owner's decoder needs a GPU"
@@ -480,6 +496,60 @@ def awq(row: dict[str, Any]) -> Made:
             plain[..., order] = codes
             scale, zero = (f32(stored[part])[:groups].T.repeat(group, 1) for part in ("scales", "qzeros"))
             made.formula[name] = plain.reshape(outputs, inputs).astype(np.float32) * scale + zero
+    return made
+
+
+# --- AutoRound ------------------------------------------------------------------------------------------------------------
+
+
+def autoround(row: dict[str, Any]) -> Made:
+    from auto_round.compressors.base import SerializedCompressorConfig
+    from auto_round.export.export_to_autoround.export import dynamic_import_quant_linear_for_packing
+    from auto_round.export.utils import filter_quantization_config
+    from awq.utils.packing_utils import dequantize_gemm
+
+    packing, symmetric, extra, group = row["packing"], row.get("sym", True), row.get("extra", {}), 32
+    made = Made({}, {}, {}, {}, f"auto-round {version('auto-round')}", "QuantLinear.forward of the identity with float32 scales")
+    for name, weight in plain_tensors(row, "F16").items():
+        module = name.removesuffix(".weight")
+        width = extra.get(module, {}).get("bits", 4)
+        if not is_projection(name) or width == 16:
+            made.tensors[name] = weight
+            continue
+        outputs, inputs = weight.shape
+        groups, group_of = inputs // group, torch.arange(inputs) // group
+        linear = torch.nn.Linear(inputs, outputs, bias=False)
+        linear.weight.data = weight.float()
+        scales, zeros = affine(weight.float(), width, group_of, symmetric)
+        layer = dynamic_import_quant_linear_for_packing(packing, width, group, symmetric)
+        if packing.endswith("awq"):
+            packed = layer.from_linear(linear, width, group, False, scales.t().contiguous(), zeros.t().contiguous(), device="cpu")
+        else:
+            packed = layer(width, group, inputs, outputs, False)
+            packed.device = "cpu"
+            packed.pack(linear, scales, zeros.clone(), None, device="cpu")
+        stored = {part: getattr(packed, part).clone().contiguous() for part in ("qweight", "qzeros", "scales")}
+        made.tensors |= {f"{module}.{part}": tensor for part, tensor in stored.items()}
+        scale = f32(stored["scales"]).T.repeat(group, 1)
+        if packing.endswith("awq"):
+            made.owner, made.function = f"auto-round {version('auto-round')}, autoawq {version('autoawq')}", "dequantize_gemm with float32 scales"
+            made.golden[name] = dequantize_gemm(stored["qweight"], stored["qzeros"], stored["scales"].float(), 4, group).t().contiguous()
+            made.formula[name] = scaled(columns(stored["qweight"]).T, columns(stored["qzeros"]).T.repeat(group, 1), scale)
+            continue
+        loaded = layer(width, group, inputs, outputs, False)
+        for part, tensor in stored.items():
+            loaded.register_buffer(part, tensor.float() if part == "scales" else tensor.clone())
+        made.golden[name] = loaded(torch.eye(inputs)).t().contiguous()
+        zero = bits(raw(stored["qzeros"]), width, outputs) + (1 if "gptq" in packing else 0)
+        made.formula[name] = scaled(bits(raw(stored["qweight"].t()), width, inputs), zero.T.repeat(group, 1), scale)
+    config = dataclasses.asdict(SerializedCompressorConfig()) | {
+        "bits": 4, "group_size": group, "sym": symmetric, "data_type": "int", "act_bits": 16, "iters": 200, "autoround_version": version("auto-round"),
+        "quant_method": "auto-round", "packing_format": packing, "block_name_to_quantize": "model.layers",
+    }  # fmt: skip
+    config |= {"extra_config": extra} if extra else {}
+    config.pop("supported_types")
+    filter_quantization_config(config)
+    made.config = {"quantization_config": config}
     return made
 
 
@@ -857,7 +927,7 @@ def sha256(path: Path) -> str:
 
 
 MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {
-    "gptq": gptq, "awq": awq, "compressed": compressed, "compressed_old": compressed_old, "bitsandbytes": bitsandbytes,
+    "gptq": gptq, "awq": awq, "autoround": autoround, "compressed": compressed, "compressed_old": compressed_old, "bitsandbytes": bitsandbytes,
     "hqq": hqq, "mlx": mlx, "quanto": quanto,
 }  # fmt: skip
 
@@ -887,7 +957,7 @@ def main() -> None:
     for row in chosen(args.names):
         torch.manual_seed(0)
         facts[row["name"]] = write(row, MAKERS[row["make"]]({**row, "old": args.old_compressed_tensors}), args.fixtures, args.goldens)
-    packages = ("torch", "transformers", "numpy", "gptqmodel", "autoawq", "compressed-tensors", "bitsandbytes", "hqq", "mlx", "mlx-lm", "optimum-quanto")
+    packages = ("torch", "transformers", "numpy", "gptqmodel", "autoawq", "auto-round", "compressed-tensors", "bitsandbytes", "hqq", "mlx", "mlx-lm", "optimum-quanto")
     versions = {"python": sys.version.split()[0]} | {package: version(package) for package in packages}
     print(", ".join(f"{package} {number}" for package, number in versions.items()))
     content = {"versions": versions, "regenerate": "python scripts/make_quant_int_fixtures.py --old-compressed-tensors DIR", "dialects": dict(sorted(facts.items()))}
