@@ -1,0 +1,242 @@
+"""Makes fixtures/quant/NAME, tiny models whose weights are FP8 or FP4, and oracles/quant/NAME.safetensors, the float32 weights
+that these stand for, under the names of the plain model.
+
+The values are those of the owners' own functions, in float32. A second evaluation in NumPy ("Formulas"), which decodes every
+small float from its bits, starts from the bytes of the folder and must give the same values bit for bit.
+
+Example:
+    pip install -r scripts/requirements.txt && pip install --no-deps -r scripts/requirements-quant-fp.txt
+    python scripts/make_quant_fp_fixtures.py                    # all of them, and PROVENANCE-fp.json
+    python scripts/make_quant_fp_fixtures.py fp8-block nvfp4    # some
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from make_quant_int_fixtures import ROOT, Made, is_projection, llama, plain_config, plain_tensors, write
+from rows.common import DTYPES, write_safetensors
+
+# --- The dialects ---------------------------------------------------------------------------------------------------------
+# `model` is what `llama` gives; `make` is one of the makers; the rest are the maker's arguments.
+
+RAGGED = llama(1, 40, 176, 10, 61)  # no dimension is a multiple of 32 or 128, and of 48 none either
+SMALL = llama(1, 32, 64, 8, 61)
+DEEPSEEK = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8")
+DIALECTS: list[dict[str, Any]] = [
+    # --- fp8, of DeepSeek and transformers ---
+    dict(name="fp8-block", make="fp8", model=RAGGED, block=[128, 128], config=DEEPSEEK | dict(weight_block_size=[128, 128]),
+         says="E4M3, F32 scales of blocks of 128 x 128, as DeepSeek-V3 has them; short blocks at the ends"),
+    dict(name="fp8-block-oblong", make="fp8", model=RAGGED | dict(num_hidden_layers=2), block=[32, 48],
+         config=DEEPSEEK | dict(weight_block_size=[32, 48], modules_to_not_convert=["lm_head", "model.layers.1.self_attn"]),
+         skip=["layers.1.self_attn"],
+         says="E4M3, blocks of 32 x 48 with short ones at both ends; the attention of layer 1 left as it is"),
+    dict(name="fp8-block-bf16", make="fp8", model=RAGGED, block=[128, 128], scale="BF16",
+         config=DEEPSEEK | dict(weight_block_size=[128, 128], modules_to_not_convert=[
+             "lm_head", "model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"]),
+         says="E4M3, BF16 scales, as Qwen3 has them"),
+    dict(name="fp8-block-e8m0", make="fp8", model=RAGGED, block=[32, 48], scale="F8_E8M0", extreme=True,
+         config=DEEPSEEK | dict(weight_block_size=[32, 48], scale_fmt="ue8m0"),
+         says="E4M3, E8M0 scales, some of them the smallest there are and others near the largest"),
+    dict(name="fp8-block-pow2", make="fp8", model=RAGGED, block=[128, 128], scale="F32", pow2=True,
+         config=DEEPSEEK | dict(weight_block_size=[128, 128], scale_fmt="ue8m0"),
+         says="E4M3, scale_fmt ue8m0 but F32 scales, all powers of two, as DeepSeek-V3.1 has them"),
+    dict(name="fp8-block-u8", make="fp8", model=SMALL, block=[1, 32], scale="U8", loads=True,
+         config=DEEPSEEK | dict(weight_block_size=[1, 32], scale_fmt="ue8m0"),
+         says="MXFP8: E4M3, E8M0 scales of 32 inputs kept as U8"),
+    dict(name="fp8-block-dot-scale", make="fp8", model=SMALL, block=[32, 32], scale="F8_E8M0", scale_name="scale", loads=True,
+         config=DEEPSEEK | dict(weight_block_size=[32, 32], scale_fmt="ue8m0"),
+         says="E4M3, the scales are named X.scale, as DeepSeek-V4 has them"),
+    dict(name="fp8-tensor", make="fp8", model=SMALL, loads=True, static=("activation_scale", []),
+         config=dict(activation_scheme="static", dequantize=False, modules_to_not_convert=["lm_head"], quant_method="fp8",
+                     weight_block_size=None),
+         says="E4M3, a scalar weight_scale_inv and a static activation_scale, as transformers writes them"),
+    dict(name="fp8-tensor-bf16", make="fp8", model=SMALL, loads=True, scale="BF16", static=("activation_scale", []),
+         config=dict(activation_scheme="static", dequantize=False, modules_to_not_convert=["lm_head"], quant_method="fp8",
+                     weight_block_size=None),
+         says="the same with BF16 scalars, as Ministral 3 has them"),
+    dict(name="fp8-autofp8", make="fp8", model=SMALL, scale_name="weight_scale", scale_shape=[1], static=("input_scale", [1]),
+         config=dict(activation_scheme="static", ignored_layers=["lm_head"], quant_method="fp8"),
+         says="E4M3, weight_scale and input_scale of one element, as AutoFP8 writes them"),
+    dict(name="fp8-e5m2", make="fp8", model=SMALL, kind="F8_E5M2", scale_name="weight_scale",
+         config=dict(activation_scheme="dynamic", fmt="e5m2", quant_method="fp8"),
+         says="E5M2, a scalar weight_scale"),
+    # --- fbgemm_fp8 ---
+    dict(name="fbgemm-fp8", make="fp8", model=llama(2, 32, 64, 8, 61), block=[1, None], scale_name="weight_scale",
+         config=dict(activation_scale_ub=1200.0, quant_method="fbgemm_fp8", modules_to_not_convert=[
+             "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.v_proj",
+             "model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj", "lm_head"]),
+         skip=["layers.0.self_attn", "layers.1.mlp.down_proj"],
+         says="E4M3, a scale a row, modules_to_not_convert"),
+]  # fmt: skip
+
+KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "U8": torch.uint8, **DTYPES}
+
+
+# --- Formulas, in NumPy, from the stored bytes ----------------------------------------------------------------------------
+
+
+def small_float(codes: np.ndarray, exponent: int, mantissa: int) -> np.ndarray:
+    """The values of floats with that many bits of exponent and mantissa, as float32."""
+    codes = codes.astype(np.int64)
+    bias = 2 ** (exponent - 1) - 1
+    sign = np.where(codes >> (exponent + mantissa) & 1, np.float32(-1), np.float32(1))
+    power, part = codes >> mantissa & (2**exponent - 1), codes & (2**mantissa - 1)
+    whole = np.where(power > 0, part + 2**mantissa, part).astype(np.float32)
+    return sign * np.ldexp(whole, (np.maximum(power, 1) - bias - mantissa).astype(np.int32))
+
+
+def bytes_of(tensor: torch.Tensor) -> np.ndarray:
+    """The bytes of a tensor of single bytes, in its shape."""
+    return tensor.contiguous().view(torch.uint8).numpy().reshape(tuple(tensor.shape))
+
+
+def decoded(tensor: torch.Tensor, exponents: bool = False) -> np.ndarray:
+    """The float32 values of a stored tensor; `exponents`: U8 holds E8M0."""
+    if tensor.dtype == torch.float8_e4m3fn:
+        return small_float(bytes_of(tensor), 4, 3)
+    if tensor.dtype == torch.float8_e5m2:
+        return small_float(bytes_of(tensor), 5, 2)
+    if tensor.dtype == torch.float8_e8m0fnu or (tensor.dtype == torch.uint8 and exponents):
+        return np.ldexp(np.float32(1), bytes_of(tensor).astype(np.int32) - 127)
+    if tensor.dtype == torch.bfloat16:
+        return (tensor.contiguous().view(torch.int16).numpy().astype(np.uint32) << 16).view(np.float32)
+    assert tensor.dtype == torch.float32
+    return tensor.numpy()
+
+
+def spread(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
+    """The scale of every element of a matrix."""
+    rows, columns = np.arange(shape[0]) // block[0], np.arange(shape[1]) // block[1]
+    return scales[rows][:, columns]
+
+
+# --- Quantising -----------------------------------------------------------------------------------------------------------
+
+
+def finite(kind: torch.dtype) -> torch.Tensor:
+    """Every byte that is a number of that kind."""
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    return codes[codes.view(kind).float().isfinite()]
+
+
+def blocks_of(weight: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+    """The largest magnitude of every block, at least 1e-4."""
+    rows, columns = -(-weight.shape[0] // block[0]), -(-weight.shape[1] // block[1])
+    padded = torch.zeros(rows * block[0], columns * block[1])
+    padded[: weight.shape[0], : weight.shape[1]] = weight.abs()
+    return padded.reshape(rows, block[0], columns, block[1]).amax((1, 3)).clamp(min=1e-4)
+
+
+def to_scale(scale: torch.Tensor, kind: str, pow2: bool) -> torch.Tensor:
+    if pow2 or kind in ("F8_E8M0", "U8"):
+        scale = torch.exp2(torch.ceil(torch.log2(scale)))
+    if kind == "U8":
+        return scale.to(torch.float8_e8m0fnu).view(torch.uint8)
+    return scale.to(KINDS[kind])
+
+
+def stored_scale(scale: torch.Tensor, kind: str) -> torch.Tensor:
+    return (scale.view(torch.float8_e8m0fnu) if kind == "U8" else scale).float()
+
+
+def cover(codes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The same with all of `values` at the front, as far as there is room."""
+    flat = codes.contiguous().view(torch.uint8).reshape(-1)
+    count = min(len(values), len(flat))
+    flat[:count] = values[:count]
+    return flat.view(codes.dtype).reshape(codes.shape)
+
+
+def skipped(row: dict[str, Any], name: str) -> bool:
+    return not is_projection(name) or any(part in name for part in row.get("skip", ()))
+
+
+# --- fp8 ------------------------------------------------------------------------------------------------------------------
+
+
+def fp8(row: dict[str, Any]) -> Made:
+    from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
+
+    kind, scale_kind, block = KINDS[row.get("kind", "F8_E4M3")], row.get("scale", "F32"), row.get("block")
+    scale_name = row.get("scale_name", "weight_scale_inv")
+    made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}",
+                "integrations.finegrained_fp8._dequantize_fp8_weight to float32" + ", and from_pretrained with dequantize" * row.get("loads", False))  # fmt: skip
+    for name, weight in plain_tensors(row, "BF16").items():
+        if skipped(row, name):
+            made.tensors[name] = weight
+            continue
+        module, weight = name.removesuffix(".weight"), weight.float()
+        size = tuple(extent if side is None else side for side, extent in zip(block or (None, None), weight.shape))
+        scale = to_scale(blocks_of(weight, size) / torch.finfo(kind).max, scale_kind, row.get("pow2", False))
+        divisor = stored_scale(scale, scale_kind).repeat_interleave(size[0], 0).repeat_interleave(size[1], 1)
+        codes = (weight / divisor[: weight.shape[0], : weight.shape[1]]).clamp(-torch.finfo(kind).max, torch.finfo(kind).max).to(kind)
+        codes = cover(codes, finite(kind))
+        if row.get("extreme"):  # 2^-127, 2^-126 and 2^118, by which no code overflows
+            scale = cover(scale, torch.tensor([0, 1, 245], dtype=torch.uint8))
+        made.golden[name] = _dequantize_fp8_weight(codes, stored_scale(scale, scale_kind), size, torch.float32)
+        if block is None:
+            scale = scale.reshape(row.get("scale_shape", []))
+        made.tensors |= {name: codes, f"{module}.{scale_name}": scale}
+        if "static" in row:
+            part, shape = row["static"]
+            made.tensors[f"{module}.{part}"] = torch.tensor(0.02 + 0.001 * len(made.tensors), dtype=KINDS[scale_kind]).reshape(shape)
+        made.formula[name] = decoded(codes) * spread(decoded(scale, True).reshape(divisor_shape(scale)), codes.shape, size)
+    if row.get("loads"):
+        check_loaded(row, made)
+    return made
+
+
+def divisor_shape(scale: torch.Tensor) -> tuple[int, int]:
+    return tuple(scale.shape) if scale.ndim == 2 else (1, 1)
+
+
+def check_loaded(row: dict[str, Any], made: Made) -> None:
+    """transformers loads the folder to the very values."""
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "config.json").write_text(json.dumps(plain_config(row, "BF16") | made.config))
+        write_safetensors(Path(scratch, "model.safetensors"), sorted(made.tensors.items()), made.metadata)
+        model = transformers.AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32)
+    state = model.state_dict()
+    for name, value in made.golden.items():
+        assert torch.equal(state[name].view(torch.int32), value.view(torch.int32)), f"{row['name']}: {name}: transformers' two decoders differ"
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8}
+PACKAGES = ("torch", "transformers", "numpy", "compressed-tensors", "nvidia-modelopt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="dialects to make (default: all)")
+    parser.add_argument("--fixtures", type=Path, default=ROOT / "fixtures/quant", help="folder of the models")
+    parser.add_argument("--goldens", type=Path, default=ROOT / "oracles/quant", help="folder of the values")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    rows = {row["name"]: row for row in DIALECTS}
+    if unknown := set(args.names) - set(rows):
+        raise SystemExit(f"no such dialect: {', '.join(sorted(unknown))}; there are {', '.join(sorted(rows))}")
+    provenance = args.goldens / "PROVENANCE-fp.json"
+    facts = json.loads(provenance.read_text())["dialects"] if args.names and provenance.exists() else {}
+    for name in args.names or rows:
+        facts[name] = write(rows[name], MAKERS[rows[name]["make"]](rows[name]), args.fixtures, args.goldens)
+    versions = {"python": sys.version.split()[0]} | {package: version(package) for package in PACKAGES}
+    print(", ".join(f"{package} {number}" for package, number in versions.items()))
+    content = {"versions": versions, "regenerate": "python scripts/make_quant_fp_fixtures.py", "dialects": dict(sorted(facts.items()))}
+    provenance.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
