@@ -909,6 +909,7 @@ def mlx(row: dict[str, Any]) -> Made:
         save_model(out, model)
         save_config(config, out / "config.json")
         made.config = json.loads((out / "config.json").read_text())
+        made.files["model.safetensors.index.json"] = json.loads((out / "model.safetensors.index.json").read_text())
         arrays = mx.load(str(out / "model.safetensors"))
         made.tensors = {name: from_mlx(array) for name, array in arrays.items()}
     for name in [name for name in arrays if name.endswith(".scales")]:
