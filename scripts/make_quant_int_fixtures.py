@@ -1,5 +1,5 @@
-"""Makes fixtures/quant/NAME, tiny models whose weights are integers or indices into a codebook, and oracles/quant/NAME.safetensors,
-the float32 weights that these stand for, under the names of the plain model.
+"""Makes fixtures/quant/NAME, tiny models whose weights are integers or indices into a codebook, and
+oracles/quant/NAME.safetensors, the float32 weights that these stand for, under the names of the plain model.
 
 The folders are written by the packages that own the formats, as far as these run without a GPU, and the values are those of
 the owners' own functions; scales are cast to float32 first where the owner would compute in their type. A second evaluation
@@ -28,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ LARGEST = 210_000  # bytes of a folder or a golden
 
 
 # --- The dialects ---------------------------------------------------------------------------------------------------------
-# `model` is what MODELS or `llama` below gives; `make` is one of the makers; the rest are the maker's arguments.
+# `make` is one of MAKERS, `model` the config of the plain model; the rest are arguments of the maker.
 
 
 def llama(layers: int, hidden: int, intermediate: int, head_dim: int, vocab: int, **more: Any) -> dict[str, Any]:
@@ -166,8 +167,8 @@ DIALECTS: list[dict[str, Any]] = [
          config=dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
                      llm_int8_skip_modules=["lm_head", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"]),
          says="NF4 with more than one block of quantised scales; only down_proj is quantised"),
-    dict(name="bnb-fp4", make="bitsandbytes", model=llama(1, 33, 51, 6, 61, num_attention_heads=3, num_key_value_heads=1), store="F16",
-         config=dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"),
+    dict(name="bnb-fp4", make="bitsandbytes", model=llama(1, 33, 51, 6, 61, num_attention_heads=3, num_key_value_heads=1),
+         store="F16", config=dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"),
          says="FP4, an odd number of weights"),
     dict(name="bnb-nf4-storage", make="bitsandbytes", model=llama(1, 36, 52, 6, 61),
          config=dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
@@ -242,7 +243,14 @@ class Made:
 
 def plain_config(row: dict[str, Any], store: str) -> dict[str, Any]:
     names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-    return {**row["model"], "bos_token_id": 1, "eos_token_id": 2, "dtype": names[store], "transformers_version": "5.24.0", "use_cache": True}
+    return {
+        **row["model"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": names[store],
+        "transformers_version": "5.24.0",
+        "use_cache": True,
+    }
 
 
 def plain_tensors(row: dict[str, Any], store: str) -> dict[str, torch.Tensor]:
@@ -354,7 +362,9 @@ def by_transformers(row: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     from transformers import GPTQConfig
 
     meta = {"quantizer": ["optimum:2.1.0", f"gptqmodel:{version('gptqmodel')}"]}
-    return GPTQConfig(bits=row["bits"], group_size=row["group"], dataset="c4", desc_act=own["desc_act"], sym=own["sym"], meta=meta).to_dict()
+    return GPTQConfig(
+        bits=row["bits"], group_size=row["group"], dataset="c4", desc_act=own["desc_act"], sym=own["sym"], meta=meta
+    ).to_dict()
 
 
 GPTQ_STYLES = {"gptqmodel": by_gptqmodel, "gptqmodel2": by_gptqmodel2, "autogptq": by_autogptq, "transformers": by_transformers}
@@ -374,7 +384,14 @@ def gptq(row: dict[str, Any]) -> Made:
         lm_head=row.get("lm_head", False), format="gptq_v2" if v2 else "gptq",
     )  # fmt: skip
     plain = plain_tensors(row, "F16")
-    made = Made({}, {}, {}, {}, f"gptqmodel {gptqmodel.__version__}", "TorchLinear.dequantize_weight with float32 scales, after convert_gptq_v1_to_v2_format_module")
+    made = Made(
+        {},
+        {},
+        {},
+        {},
+        f"gptqmodel {gptqmodel.__version__}",
+        "TorchLinear.dequantize_weight with float32 scales, after convert_gptq_v1_to_v2_format_module",
+    )
     for name, weight in plain.items():
         module = name.removesuffix(".weight")
         rule = config.dynamic_get(module) if dynamic else {}
@@ -391,10 +408,8 @@ def gptq(row: dict[str, Any]) -> Made:
         scales, zeros = affine(weight.float(), width, group_of, symmetric)
         linear = torch.nn.Linear(inputs, outputs, bias=False)
         linear.weight.data = weight.float()
-
-        def layer() -> Any:
-            return TorchLinear(bits=width, group_size=group, sym=symmetric, desc_act=ordered, in_features=inputs, out_features=outputs, bias=False)
-
+        shape = {"in_features": inputs, "out_features": outputs, "bias": False}
+        layer = partial(TorchLinear, bits=width, group_size=group, sym=symmetric, desc_act=ordered, **shape)
         packed = layer()
         packed.pack_original(linear, scales, zeros, group_of.clone())
         if not v2:
@@ -427,7 +442,9 @@ def gptq(row: dict[str, Any]) -> Made:
             assert torch.equal(again[name], value), f"{row['name']}: {name}: gptqmodel's two decoders differ"
     quantization = GPTQ_STYLES[style](row, quantization)
     if style != "transformers":
-        made.files["quantize_config.json"] = {key: value for key, value in quantization.items() if style != "autogptq" or key != "quant_method"}
+        made.files["quantize_config.json"] = {
+            key: value for key, value in quantization.items() if style != "autogptq" or key != "quant_method"
+        }
     made.config = {"quantization_config": quantization}
     return made
 
@@ -478,10 +495,15 @@ def awq(row: dict[str, Any]) -> Made:
             made.formula[name] = scaled(columns(stored["qweight"]).T, zero, f32(stored["scales"]).T.repeat(group, 1))
             continue
         # The owner decodes these on a GPU alone. What went in is known: the codes that `from_linear` rounds to.
-        made.function = f"WQLinear_{'GEMV' if kind == 'gemv' else 'GEMVFast'}.from_linear packs; the codes, scales and zeros that go in are evaluated, for the owner's decoder needs a GPU"
-        ints = torch.round((linear.weight.data + (zeros * scales).repeat_interleave(group, 1)) / scales.half().float().repeat_interleave(group, 1)).to(torch.int32)
+        made.function = f"{layer.__name__}.from_linear packs; the owner decodes on a GPU only: its inputs are evaluated"
+        ints = torch.round(
+            (linear.weight.data + (zeros * scales).repeat_interleave(group, 1))
+            / scales.half().float().repeat_interleave(group, 1)
+        ).to(torch.int32)
         if kind == "gemv":
-            made.golden[name] = (ints - zeros.to(torch.int32).repeat_interleave(group, 1)).float() * scales.repeat_interleave(group, 1)
+            made.golden[name] = (ints - zeros.to(torch.int32).repeat_interleave(group, 1)).float() * scales.repeat_interleave(
+                group, 1
+            )
             codes = bits(raw(stored["qweight"]), 4, inputs)
             zero = bits(raw(stored["qzeros"]), 4, groups).repeat(group, 1)
             made.formula[name] = scaled(codes, zero, f32(stored["scales"])[:, :groups].repeat(group, 1))
@@ -509,7 +531,9 @@ def autoround(row: dict[str, Any]) -> Made:
     from awq.utils.packing_utils import dequantize_gemm
 
     packing, symmetric, extra, group = row["packing"], row.get("sym", True), row.get("extra", {}), 32
-    made = Made({}, {}, {}, {}, f"auto-round {version('auto-round')}", "QuantLinear.forward of the identity with float32 scales")
+    made = Made(
+        {}, {}, {}, {}, f"auto-round {version('auto-round')}", "QuantLinear.forward of the identity with float32 scales"
+    )
     for name, weight in plain_tensors(row, "F16").items():
         module = name.removesuffix(".weight")
         width = extra.get(module, {}).get("bits", 4)
@@ -517,13 +541,15 @@ def autoround(row: dict[str, Any]) -> Made:
             made.tensors[name] = weight
             continue
         outputs, inputs = weight.shape
-        groups, group_of = inputs // group, torch.arange(inputs) // group
+        group_of = torch.arange(inputs) // group
         linear = torch.nn.Linear(inputs, outputs, bias=False)
         linear.weight.data = weight.float()
         scales, zeros = affine(weight.float(), width, group_of, symmetric)
         layer = dynamic_import_quant_linear_for_packing(packing, width, group, symmetric)
         if packing.endswith("awq"):
-            packed = layer.from_linear(linear, width, group, False, scales.t().contiguous(), zeros.t().contiguous(), device="cpu")
+            packed = layer.from_linear(
+                linear, width, group, False, scales.t().contiguous(), zeros.t().contiguous(), device="cpu"
+            )
         else:
             packed = layer(width, group, inputs, outputs, False)
             packed.device = "cpu"
@@ -532,8 +558,13 @@ def autoround(row: dict[str, Any]) -> Made:
         made.tensors |= {f"{module}.{part}": tensor for part, tensor in stored.items()}
         scale = f32(stored["scales"]).T.repeat(group, 1)
         if packing.endswith("awq"):
-            made.owner, made.function = f"auto-round {version('auto-round')}, autoawq {version('autoawq')}", "dequantize_gemm with float32 scales"
-            made.golden[name] = dequantize_gemm(stored["qweight"], stored["qzeros"], stored["scales"].float(), 4, group).t().contiguous()
+            made.owner, made.function = (
+                f"auto-round {version('auto-round')}, autoawq {version('autoawq')}",
+                "dequantize_gemm with float32 scales",
+            )
+            made.golden[name] = (
+                dequantize_gemm(stored["qweight"], stored["qzeros"], stored["scales"].float(), 4, group).t().contiguous()
+            )
             made.formula[name] = scaled(columns(stored["qweight"]).T, columns(stored["qzeros"]).T.repeat(group, 1), scale)
             continue
         loaded = layer(width, group, inputs, outputs, False)
@@ -543,8 +574,8 @@ def autoround(row: dict[str, Any]) -> Made:
         zero = bits(raw(stored["qzeros"]), width, outputs) + (1 if "gptq" in packing else 0)
         made.formula[name] = scaled(bits(raw(stored["qweight"].t()), width, inputs), zero.T.repeat(group, 1), scale)
     config = dataclasses.asdict(SerializedCompressorConfig()) | {
-        "bits": 4, "group_size": group, "sym": symmetric, "data_type": "int", "act_bits": 16, "iters": 200, "autoround_version": version("auto-round"),
-        "quant_method": "auto-round", "packing_format": packing, "block_name_to_quantize": "model.layers",
+        "bits": 4, "group_size": group, "sym": symmetric, "data_type": "int", "act_bits": 16, "iters": 200,
+        "autoround_version": version("auto-round"), "quant_method": "auto-round", "packing_format": packing, "block_name_to_quantize": "model.layers",
     }  # fmt: skip
     config |= {"extra_config": extra} if extra else {}
     config.pop("supported_types")
@@ -605,7 +636,14 @@ def compressed(row: dict[str, Any]) -> Made:
         groups["group_0"]["input_activations"] = row["inputs"]
     if "second" in row:
         groups["group_1"] = row["second"]
-    made = Made({}, {}, {}, {}, f"compressed-tensors {compressed_tensors.__version__}", "BaseCompressor.decompress of the saved tensors with float32 scales")
+    made = Made(
+        {},
+        {},
+        {},
+        {},
+        f"compressed-tensors {compressed_tensors.__version__}",
+        "BaseCompressor.decompress of the saved tensors with float32 scales",
+    )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_model(row, store, folder)
@@ -648,10 +686,21 @@ def compressed_old(row: dict[str, Any]) -> Made:
         raise SystemExit(f"{row['name']}: needs --old-compressed-tensors")
     with tempfile.TemporaryDirectory() as scratch:
         path = os.pathsep.join([str(row["old"]), os.environ.get("PYTHONPATH", "")])
-        subprocess.run([sys.executable, __file__, "--old-process", scratch, row["name"]], check=True, env={**os.environ, "PYTHONPATH": path})
+        subprocess.run(
+            [sys.executable, __file__, "--old-process", scratch, row["name"]],
+            check=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
         tensors, golden = (read_safetensors(Path(scratch, f"{part}.safetensors")) for part in ("tensors", "golden"))
         facts = json.loads(Path(scratch, "facts.json").read_text())
-    made = Made(tensors, {"quantization_config": facts["config"]}, golden, {}, facts["owner"], "PackedQuantizationCompressor.decompress_weight with float32 scales")
+    made = Made(
+        tensors,
+        {"quantization_config": facts["config"]},
+        golden,
+        {},
+        facts["owner"],
+        "PackedQuantizationCompressor.decompress_weight with float32 scales",
+    )
     for name in golden:
         module = name.removesuffix(".weight")
         stored = {part[len(module) + 1 :]: tensor for part, tensor in tensors.items() if part.startswith(module + ".")}
@@ -666,13 +715,15 @@ def old_main(row: dict[str, Any], folder: Path) -> None:
 
     args = QuantizationArgs(**row["weights"])
     config = QuantizationConfig(
-        config_groups={"group_0": {"targets": ["Linear"], "weights": args}}, format="pack-quantized", ignore=row.get("ignore", ["lm_head"]),
-        quantization_status=QuantizationStatus.COMPRESSED,
+        config_groups={"group_0": {"targets": ["Linear"], "weights": args}}, format="pack-quantized",
+        ignore=row.get("ignore", ["lm_head"]), quantization_status=QuantizationStatus.COMPRESSED,
     )  # fmt: skip
     compressor = BaseCompressor.load_from_registry("pack-quantized", config=config)
     tensors, golden = {}, {}
     for name, weight in plain_tensors(row, "BF16").items():
-        ignored = any(re.match(rule[3:], name.removesuffix(".weight")) for rule in row.get("ignore", ()) if rule.startswith("re:"))
+        ignored = any(
+            re.match(rule[3:], name.removesuffix(".weight")) for rule in row.get("ignore", ()) if rule.startswith("re:")
+        )
         if ignored or not is_projection(name):
             tensors[name] = weight
             continue
@@ -692,11 +743,18 @@ def old_main(row: dict[str, Any], folder: Path) -> None:
         module = name.removesuffix(".weight")
         tensors |= {f"{module}.{part}": tensor.contiguous() for part, tensor in stored.items()}
         golden[name] = compressor.decompress_weight({**stored, "weight_scale": scale.float()}, args).contiguous()
-    quantization = {"version": compressed_tensors.__version__, "quant_method": "compressed-tensors", "sparsity_config": {}, "transform_config": {}}
+    quantization = {
+        "version": compressed_tensors.__version__,
+        "quant_method": "compressed-tensors",
+        "sparsity_config": {},
+        "transform_config": {},
+    }
     quantization |= json.loads(config.model_dump_json(exclude={"quant_method"}))
     write_safetensors(folder / "tensors.safetensors", list(tensors.items()), None)
     write_safetensors(folder / "golden.safetensors", list(golden.items()), None)
-    (folder / "facts.json").write_text(json.dumps({"config": quantization, "owner": f"compressed-tensors {compressed_tensors.__version__}"}))
+    (folder / "facts.json").write_text(
+        json.dumps({"config": quantization, "owner": f"compressed-tensors {compressed_tensors.__version__}"})
+    )
 
 
 # --- bitsandbytes ---------------------------------------------------------------------------------------------------------
@@ -712,7 +770,9 @@ def bitsandbytes(row: dict[str, Any]) -> Made:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_model(row, store, folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=BitsAndBytesConfig(**row["config"]), device_map="cpu", dtype=DTYPES[store])
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, quantization_config=BitsAndBytesConfig(**row["config"]), device_map="cpu", dtype=DTYPES[store]
+        )
         model.save_pretrained(folder / "out")
         made.tensors = read_safetensors(folder / "out/model.safetensors")
         made.config = {"quantization_config": json.loads((folder / "out/config.json").read_text())["quantization_config"]}
@@ -725,16 +785,26 @@ def bitsandbytes(row: dict[str, Any]) -> Made:
             made.golden[name] = bnb.functional.int8_vectorwise_dequant(tensor, scales)
             made.formula[name] = tensor.numpy().astype(np.float32) * f32(scales)[:, None] * np.float32(7.874015718698502e-3)
         elif state:
-            made.function = "backends.default.ops._dequantize_4bit_compute to float32, the scales by functional.dequantize_blockwise"
+            made.function = (
+                "backends.default.ops._dequantize_4bit_compute to float32, the scales by functional.dequantize_blockwise"
+            )
             loaded = bnb.functional.QuantState.from_dict({**state}, torch.device("cpu"))
             loaded.dtype, shape = torch.float32, loaded.shape
-            scales = bnb.functional.dequantize_blockwise(loaded.absmax, loaded.state2) + loaded.offset if loaded.nested else loaded.absmax
-            value = _dequantize_4bit_compute(tensor.contiguous().view(torch.uint8).reshape(-1), scales, loaded.code, loaded.blocksize, shape, torch.float32)
+            scales = (
+                bnb.functional.dequantize_blockwise(loaded.absmax, loaded.state2) + loaded.offset
+                if loaded.nested
+                else loaded.absmax
+            )
+            value = _dequantize_4bit_compute(
+                tensor.contiguous().view(torch.uint8).reshape(-1), scales, loaded.code, loaded.blocksize, shape, torch.float32
+            )
             made.golden[name] = value.contiguous()
             # Its kernel for CPUs with AVX-512 is wrong where a block goes on in the next row after 32 values: it does not
             # give back what `quantize_4bit` of the same package was given, as the above does.
             if shape[-1] % 64 != 32:
-                assert torch.equal(bnb.functional.dequantize_4bit(tensor, loaded), value), f"{row['name']}: {name}: bitsandbytes' two decoders differ"
+                assert torch.equal(bnb.functional.dequantize_4bit(tensor, loaded), value), (
+                    f"{row['name']}: {name}: bitsandbytes' two decoders differ"
+                )
             made.formula[name] = blocks_of_four(tensor, state)
     return made
 
@@ -761,7 +831,9 @@ def hqq(row: dict[str, Any]) -> Made:
     from hqq.core.quantize import BaseQuantizeConfig, HQQLinear, Quantizer
 
     store, tags = row.get("store", "F16"), row.get("tags", {})
-    general = BaseQuantizeConfig(nbits=row["bits"], group_size=row["group"], axis=row["axis"], view_as_float=row.get("view_as_float", False))
+    general = BaseQuantizeConfig(
+        nbits=row["bits"], group_size=row["group"], axis=row["axis"], view_as_float=row.get("view_as_float", False)
+    )
     named = {tag: BaseQuantizeConfig(**config) for tag, config in tags.items()}
     made = Made({}, {}, {}, {}, f"hqq {package.__version__}", "Quantizer.dequantize with compute_dtype float32")
     used = {}
@@ -780,7 +852,9 @@ def hqq(row: dict[str, Any]) -> Made:
         meta = {**layer.meta, "compute_dtype": torch.float32, "scale": stored["scale"].float(), "zero": stored["zero"].float()}
         made.golden[name] = Quantizer.dequantize(stored["W_q"], meta).contiguous()
         made.formula[name] = planes(stored)
-    made.config = {"quantization_config": {"quant_config": used if tags else general, "quant_method": "hqq", "skip_modules": ["lm_head"]}}
+    made.config = {
+        "quantization_config": {"quant_config": used if tags else general, "quant_method": "hqq", "skip_modules": ["lm_head"]}
+    }
     return made
 
 
@@ -788,7 +862,13 @@ def planes(stored: dict[str, torch.Tensor]) -> np.ndarray:
     """(code - zero) * scale, both rounded, over groups that are the rows (axis 1) or columns (axis 0); a word holds the codes
     of rows that lie far apart, the first highest."""
     packing = bytes(stored["packing"].numpy()).decode()
-    width, each, top = {"8bit_u8": (8, 1, 0), "4bit_u8": (4, 2, 4), "3bit_32": (3, 10, 27), "2bit_u8": (2, 4, 6), "1bit_u8": (1, 8, 7)}[packing]
+    width, each, top = {
+        "8bit_u8": (8, 1, 0),
+        "4bit_u8": (4, 2, 4),
+        "3bit_32": (3, 10, 27),
+        "2bit_u8": (2, 4, 6),
+        "1bit_u8": (1, 8, 7),
+    }[packing]
     kind = torch.int32 if packing == "3bit_32" else torch.uint8
     words = stored["W_q"].contiguous().view(kind).numpy().astype(np.int64)
     codes = np.concatenate([words >> (top - width * part) & (2**width - 1) for part in range(each)])
@@ -805,7 +885,16 @@ def mlx(row: dict[str, Any]) -> Made:
     from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
     layers, mode = row.get("layers", {}), row.get("mode", "affine")
-    made = Made({}, {}, {}, {}, f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}", "mlx.core.dequantize" + (" with float32 scales and biases" if mode == "affine" else " to float32"), own_config=True, metadata={"format": "mlx"})
+    made = Made(
+        {},
+        {},
+        {},
+        {},
+        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}",
+        "mlx.core.dequantize" + (" with float32 scales and biases" if mode == "affine" else " to float32"),
+        own_config=True,
+        metadata={"format": "mlx"},
+    )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_model(row, row["store"], folder)
@@ -820,6 +909,7 @@ def mlx(row: dict[str, Any]) -> Made:
         save_model(out, model)
         save_config(config, out / "config.json")
         made.config = json.loads((out / "config.json").read_text())
+        made.files["model.safetensors.index.json"] = json.loads((out / "model.safetensors.index.json").read_text())
         arrays = mx.load(str(out / "model.safetensors"))
         made.tensors = {name: from_mlx(array) for name, array in arrays.items()}
     for name in [name for name in arrays if name.endswith(".scales")]:
@@ -872,7 +962,9 @@ def e4m3(codes: np.ndarray) -> np.ndarray:
 def quanto(row: dict[str, Any]) -> Made:
     from optimum import quanto as package
 
-    made = Made({}, {}, {}, {}, f"optimum-quanto {version('optimum-quanto')}", "WeightQBytesTensor.dequantize with float32 scales")
+    made = Made(
+        {}, {}, {}, {}, f"optimum-quanto {version('optimum-quanto')}", "WeightQBytesTensor.dequantize with float32 scales"
+    )
     with tempfile.TemporaryDirectory() as scratch:
         plain_model(row, "BF16", Path(scratch))
         model = AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.bfloat16)
@@ -883,7 +975,15 @@ def quanto(row: dict[str, Any]) -> Made:
     for name, module in model.named_modules():
         if isinstance(module, package.QLinear):
             weight = module.weight
-            wide = type(weight)(weight.qtype, weight.axis, weight.size(), weight.stride(), weight._data, weight._scale.float(), weight.activation_qtype)
+            wide = type(weight)(
+                weight.qtype,
+                weight.axis,
+                weight.size(),
+                weight.stride(),
+                weight._data,
+                weight._scale.float(),
+                weight.activation_qtype,
+            )
             made.golden[name + ".weight"] = wide.dequantize()
             made.formula[name + ".weight"] = scaled(weight._data.numpy().astype(np.int32), 0, f32(weight._scale))
     return made
@@ -902,7 +1002,9 @@ def write(row: dict[str, Any], made: Made, fixtures: Path, goldens: Path) -> dic
         assert ours.dtype == np.float32 and ours.shape == tuple(value.shape), f"{name}: {module}: {ours.dtype} {ours.shape}"
         different = int((ours.view(np.uint32) != value.numpy().view(np.uint32)).sum())
         largest = float(np.abs(ours - value.numpy()).max())
-        assert different == 0, f"{name}: {module}: the owner and the formula differ in {different} of {ours.size} values, by up to {largest}"
+        assert different == 0, (
+            f"{name}: {module}: the owner and the formula differ in {different} of {ours.size} values, by up to {largest}"
+        )
     folder = fixtures / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -927,8 +1029,8 @@ def sha256(path: Path) -> str:
 
 
 MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {
-    "gptq": gptq, "awq": awq, "autoround": autoround, "compressed": compressed, "compressed_old": compressed_old, "bitsandbytes": bitsandbytes,
-    "hqq": hqq, "mlx": mlx, "quanto": quanto,
+    "gptq": gptq, "awq": awq, "autoround": autoround, "compressed": compressed, "compressed_old": compressed_old,
+    "bitsandbytes": bitsandbytes, "hqq": hqq, "mlx": mlx, "quanto": quanto,
 }  # fmt: skip
 
 
@@ -956,11 +1058,30 @@ def main() -> None:
     facts = json.loads(provenance.read_text())["dialects"] if args.names and provenance.exists() else {}
     for row in chosen(args.names):
         torch.manual_seed(0)
-        facts[row["name"]] = write(row, MAKERS[row["make"]]({**row, "old": args.old_compressed_tensors}), args.fixtures, args.goldens)
-    packages = ("torch", "transformers", "numpy", "gptqmodel", "autoawq", "auto-round", "compressed-tensors", "bitsandbytes", "hqq", "mlx", "mlx-lm", "optimum-quanto")
+        facts[row["name"]] = write(
+            row, MAKERS[row["make"]]({**row, "old": args.old_compressed_tensors}), args.fixtures, args.goldens
+        )
+    packages = (
+        "torch",
+        "transformers",
+        "numpy",
+        "gptqmodel",
+        "autoawq",
+        "auto-round",
+        "compressed-tensors",
+        "bitsandbytes",
+        "hqq",
+        "mlx",
+        "mlx-lm",
+        "optimum-quanto",
+    )
     versions = {"python": sys.version.split()[0]} | {package: version(package) for package in packages}
     print(", ".join(f"{package} {number}" for package, number in versions.items()))
-    content = {"versions": versions, "regenerate": "python scripts/make_quant_int_fixtures.py --old-compressed-tensors DIR", "dialects": dict(sorted(facts.items()))}
+    content = {
+        "versions": versions,
+        "regenerate": "python scripts/make_quant_int_fixtures.py --old-compressed-tensors DIR",
+        "dialects": dict(sorted(facts.items())),
+    }
     provenance.write_text(json.dumps(content, indent=1) + "\n")
 
 
