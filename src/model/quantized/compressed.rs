@@ -70,7 +70,9 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
             continue;
         }
         let _ = match scheme(&schemes, module, codes, taking) {
-            Ok(scheme) if is_float8(codes) => float8::one(codes, scheme.block, taking),
+            Ok(scheme) if is_float8(codes) => {
+                float8::one(codes, scheme.block.or(scheme.group_size.map(|size| [1, size])), taking)
+            }
             Ok(scheme) => integers(module, codes, scheme, taking),
             Err(failed) => Err(failed),
         };

@@ -113,6 +113,8 @@ pub fn auto_round(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Re
     ];
     keys.read_all_of(&MORE);
     let formats = [
+        "auto_round",
+        "auto_round:gptq",
         "auto_round:auto_gptq",
         "auto_round:gptqmodel",
         "auto_round:auto_awq",
@@ -126,7 +128,7 @@ pub fn auto_round(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Re
     if format.ends_with("awq") {
         awq::modules(group_size, "gemm", overridden, taking);
     } else {
-        modules(&Common { bits, group_size, less_one: !format.ends_with("gptqmodel"), overridden }, taking);
+        modules(&Common { bits, group_size, less_one: format.contains("gptq"), overridden }, taking);
     }
     Ok(())
 }
