@@ -25,8 +25,8 @@ import numpy as np
 import torch
 import transformers
 
-from make_quant_int_fixtures import ROOT, Made, is_projection, llama, plain_config, plain_tensors, write
-from rows.common import DTYPES, write_safetensors
+from make_quant_int_fixtures import ROOT, Made, is_projection, llama, plain_config, plain_model, plain_tensors, write
+from rows.common import DTYPES, read_safetensors, rng_for, write_safetensors
 
 # --- The dialects ---------------------------------------------------------------------------------------------------------
 # `model` is what `llama` gives; `make` is one of the makers; the rest are the maker's arguments.
@@ -79,6 +79,23 @@ DIALECTS: list[dict[str, Any]] = [
              "model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj", "lm_head"]),
          skip=["layers.0.self_attn", "layers.1.mlp.down_proj"],
          says="E4M3, a scale a row, modules_to_not_convert"),
+    # --- compressed-tensors ---
+    dict(name="ct-fp8-tensor", make="compressed", model=SMALL, preset="FP8", kv_cache=True,
+         says="float-quantized: a scale a tensor, static scales of activations and of the KV cache"),
+    dict(name="ct-fp8-channel", make="compressed", model=llama(2, 32, 51, 8, 61), preset="FP8_DYNAMIC",
+         ignore=["lm_head", "re:.*layers\\.1\\.self_attn.*"],
+         says="float-quantized: a BF16 scale a row, `re:` in ignore"),
+    dict(name="ct-fp8-block", make="compressed", model=RAGGED, preset="FP8_BLOCK", store="F32",
+         says="float-quantized: F32 scales of blocks of 128 x 128, short ones at the ends"),
+    dict(name="ct-nvfp4", make="compressed", model=SMALL, preset="NVFP4",
+         says="nvfp4-pack-quantized: groups of 16 with E4M3 scales, which weight_global_scale divides"),
+    dict(name="ct-nvfp4a16", make="compressed", model=llama(2, 32, 48, 8, 61), preset="NVFP4A16",
+         ignore=["lm_head", "re:.*self_attn.*"],
+         says="nvfp4-pack-quantized, weights alone, attention ignored"),
+    dict(name="ct-mxfp4", make="compressed", model=SMALL, preset="MXFP4",
+         says="mxfp4-pack-quantized: groups of 32 with E8M0 scales in U8"),
+    dict(name="ct-mxfp8", make="compressed", model=SMALL, preset="MXFP8",
+         says="mxfp8-quantized: groups of 32 with E8M0 scales in U8"),
 ]  # fmt: skip
 
 KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "U8": torch.uint8, **DTYPES}
@@ -213,7 +230,91 @@ def check_loaded(row: dict[str, Any], made: Made) -> None:
         assert torch.equal(state[name].view(torch.int32), value.view(torch.int32)), f"{row['name']}: {name}: transformers' two decoders differ"
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8}
+# --- compressed-tensors ---------------------------------------------------------------------------------------------------
+
+
+def compressed(row: dict[str, Any]) -> Made:
+    import compressed_tensors
+    from compressed_tensors.compressors import BaseCompressor, ModelCompressor
+    from compressed_tensors.compressors.mx_utils import decompress_mx_scale
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, apply_quantization_config, preset_name_to_scheme
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    store = row.get("store", "BF16")
+    made = Made({}, {}, {}, {}, f"compressed-tensors {compressed_tensors.__version__}", "quantization.lifecycle.forward.dequantize of what was saved, with float32 scales")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        plain_model(row, store, folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[store])
+        cache = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True) if row.get("kv_cache") else None
+        scheme = preset_name_to_scheme(row["preset"], ["Linear"])
+        config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=row.get("ignore", ["lm_head"]), kv_cache_scheme=cache)
+        apply_quantization_config(model, config)
+        schemes = {}
+        for name, module in model.named_modules():
+            for part in ("input_scale", "input_global_scale", "k_scale", "v_scale"):
+                if isinstance(getattr(module, part, None), torch.nn.Parameter):
+                    value = float(np.exp(rng_for(row["name"], name, part).standard_normal()) * (40 if "global" in part else 0.025))
+                    getattr(module, part).data = torch.full_like(getattr(module, part), value)
+            if getattr(getattr(module, "quantization_scheme", None), "weights", None) is None:
+                continue
+            schemes[name] = weights = module.quantization_scheme
+            magnitude = blocks_of(module.weight.data.float(), sides(weights.weights, module.weight.shape))
+            scale = magnitude / (448 if weights.weights.num_bits == 8 else 6)
+            if hasattr(module, "weight_global_scale"):
+                whole = 448 * 6 / module.weight.data.float().abs().max()
+                module.weight_global_scale.data = whole.reshape(module.weight_global_scale.shape)
+                scale = (scale * whole).to(torch.float8_e4m3fn)
+            elif weights.weights.scale_dtype == torch.uint8:
+                scale = torch.exp2(torch.ceil(torch.log2(scale)))
+            module.weight_scale.data = scale.to(module.weight_scale.dtype).reshape(module.weight_scale.shape)
+        compressor = ModelCompressor.from_pretrained_model(model)
+        compressor.compress_model(model)
+        out = folder / "out"
+        model.save_pretrained(out)
+        compressor.update_config(out)
+        made.tensors = read_safetensors(out / "model.safetensors")
+        made.config = {"quantization_config": json.loads((out / "config.json").read_text())["quantization_config"]}
+    for module, scheme in schemes.items():
+        args = scheme.weights
+        scale, whole = made.tensors[f"{module}.weight_scale"], made.tensors.get(f"{module}.weight_global_scale")
+        if args.num_bits == 4:
+            packed = made.tensors[f"{module}.weight_packed"]
+            packed = made.tensors[f"{module}.weight_packed"] = cover(packed, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+            values, codes = unpack_fp4_from_uint8(packed, packed.shape[0], packed.shape[1] * 2, torch.float32), nibbles(packed)
+        else:
+            weight = made.tensors[f"{module}.weight"]
+            weight = made.tensors[f"{module}.weight"] = cover(weight, finite(weight.dtype))
+            values, codes = weight, decoded(weight)
+        wide = decompress_mx_scale(scale).float() if scale.dtype == torch.uint8 else scale.float()
+        made.golden[module + ".weight"] = dequantize(values, wide, args=args, global_scale=whole, dtype=torch.float32).contiguous()
+        scales = decoded(scale, True) if whole is None else decoded(scale, True) / decoded(whole)
+        scales = scales.reshape(divisor_shape(scale))
+        made.formula[module + ".weight"] = codes * spread(scales, codes.shape, sides(args, codes.shape))
+        if scheme.format in ("float-quantized", "mxfp8-quantized"):
+            stored = {"weight": values, "weight_scale": wide if scheme.format == "float-quantized" else scale}
+            again = BaseCompressor.get_value_from_registry(scheme.format).decompress(stored, scheme)["weight"]
+            assert torch.equal(again.float(), made.golden[module + ".weight"].to(again.dtype).float()), f"{row['name']}: {module}: two decoders differ"
+    return made
+
+
+def sides(args: Any, shape: tuple[int, ...]) -> tuple[int, int]:
+    """The extents of the blocks that have a scale each."""
+    strategy = getattr(args.strategy, "value", args.strategy)
+    if strategy == "block":
+        return tuple(args.block_structure)
+    return shape[0] if strategy == "tensor" else 1, args.group_size if "group" in strategy else shape[1]
+
+
+def nibbles(packed: torch.Tensor) -> np.ndarray:
+    """The values of E2M1 codes, the low half of a byte first."""
+    raw = bytes_of(packed)
+    codes = np.stack([raw & 15, raw >> 4], raw.ndim).reshape(*raw.shape[:-1], -1)
+    return small_float(codes, 2, 1)
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8, "compressed": compressed}
 PACKAGES = ("torch", "transformers", "numpy", "compressed-tensors", "nvidia-modelopt")
 
 
