@@ -74,9 +74,8 @@ pub fn run(args: &WeightsArgs) -> Result<Exit> {
         let (path, allow_unused, pack) = (path.clone(), args.allow_unused.clone(), args.pack.clone());
         survey(&CheckpointArgs { path, allow_unused, pack })
     };
-    let (mut reference, mut candidate) = (one(&args.reference)?, one(&args.candidate)?);
-    excuse(&mut reference, &mut candidate);
-    let sides = [reference, candidate];
+    let mut sides = [one(&args.reference)?, one(&args.candidate)?];
+    excuse(&mut sides);
     if sides.iter().any(|side| !side.problems.is_empty()) {
         let sentences: Vec<String> =
             sides.iter().filter_map(|side| Some(side.refuse_problems().err()?.to_string())).collect();
@@ -117,22 +116,16 @@ impl WeightsArgs {
     }
 }
 
-/// What one of the two has use for need not be one of both: a name that may stay unused, a pack.
-fn excuse(a: &mut Survey, b: &mut Survey) {
-    let allowed = |survey: &Survey| survey.books.as_ref().map_or_else(Vec::new, |books| books.allowed.clone());
-    let places = |names: Vec<String>| -> Vec<String> {
-        names.iter().map(|name| format!("--allow-unused {}", quote(name))).collect()
-    };
-    let (of_a, of_b) = (places(allowed(a)), places(allowed(b)));
-    let known =
-        |problem: &Problem, places: &[String]| problem.code == "allow-unused" && places.contains(&problem.place);
-    a.problems.retain(|problem| !known(problem, &of_b));
-    b.problems.retain(|problem| !known(problem, &of_a));
-    let unused = |survey: &Survey| survey.notes.iter().any(|note| note.code == "pack-unused");
-    if unused(a) != unused(b) {
-        for survey in [a, b] {
-            survey.notes.retain(|note| note.code != "pack-unused");
-        }
+/// A name that may stay unused and a pack need be of use to one of the two alone.
+fn excuse(sides: &mut [Survey; 2]) {
+    let allowed = |side: &Survey| side.books.as_ref().map_or_else(Vec::new, |books| books.allowed.clone());
+    let places: Vec<String> =
+        sides.iter().flat_map(allowed).map(|name| format!("--allow-unused {}", quote(&name))).collect();
+    let pack_unused = |note: &Problem| note.code == "pack-unused";
+    let used = !sides.iter().all(|side| side.notes.iter().any(pack_unused));
+    for side in sides {
+        side.problems.retain(|problem| problem.code != "allow-unused" || !places.contains(&problem.place));
+        side.notes.retain(|note| !(used && pack_unused(note)));
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::model::Plan;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What one place of two plans says, in layers that say the same of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,7 +51,7 @@ impl Walk {
     fn compare(&mut self, path: &mut Vec<String>, layer: Option<usize>, reference: &Value, candidate: &Value) {
         match (reference, candidate) {
             (Value::Object(r), Value::Object(c)) => self.objects(path, layer, r, c),
-            (Value::Array(r), Value::Array(c)) if r.iter().chain(c).any(|entry| !is_number(entry)) => {
+            (Value::Array(r), Value::Array(c)) if !r.iter().chain(c).all(Value::is_number) => {
                 if r.len() != c.len() {
                     let count = |list: &[Value]| Value::from(format!("{} of them", list.len()));
                     self.differ(path, layer, count(r), count(c));
@@ -77,8 +77,7 @@ impl Walk {
         r: &Map<String, Value>,
         c: &Map<String, Value>,
     ) {
-        let keys: BTreeSet<&String> = r.keys().chain(c.keys()).collect();
-        for key in keys {
+        for key in r.keys().chain(c.keys().filter(|key| !r.contains_key(*key))) {
             let [of_r, of_c] = [r, c].map(|map| map.get(key).unwrap_or(&Value::Null));
             self.within(path, key.clone(), layer, of_r, of_c);
         }
@@ -104,8 +103,4 @@ impl Walk {
             None => self.found.push(PlanDifference { key, layers: vec![layer], reference, candidate }),
         }
     }
-}
-
-fn is_number(value: &Value) -> bool {
-    value.is_number()
 }

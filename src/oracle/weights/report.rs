@@ -76,11 +76,14 @@ impl WeightsComparison {
         let Counts { weights, identical, .. } = self.counts;
         let worst = match self.not_identical().first() {
             None => String::new(),
-            Some(WeightComparison { name, finding, metrics: None, .. }) => format!(", {name} is {}", finding.as_str()),
+            Some(WeightComparison { name, finding, metrics: None, .. }) => match finding {
+                Finding::ShapeDiffers => format!(", {name} has another shape"),
+                other => format!(", {name} is {}", other.as_str()),
+            },
             Some(WeightComparison { name, metrics: Some(metrics), .. }) => {
                 let snr = match (metrics.nonfinite.none(), metrics.snr_db) {
-                    (false, _) => ", not finite".to_owned(),
-                    (true, Some(snr)) => format!(", {} dB signal to noise", decibel(snr)),
+                    (false, _) => " (not finite)".to_owned(),
+                    (true, Some(snr)) => format!(" ({snr:.2} dB signal to noise)"),
                     (true, None) => String::new(),
                 };
                 format!(", the worst is {name}{snr}")
@@ -95,10 +98,14 @@ impl WeightsComparison {
     }
 
     fn plan_line(&self) -> String {
-        match self.plan.len() {
-            0 => "the same apart from weights".to_owned(),
-            _ => format!("differs in {}", self.plan.iter().map(place).collect::<Vec<_>>().join(", ")),
+        const SHOWN: usize = 3;
+        if self.plan.is_empty() {
+            return "the same apart from weights".to_owned();
         }
+        let places: Vec<String> = self.plan.iter().take(SHOWN).map(place).collect();
+        let more = self.plan.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more places") } else { String::new() };
+        format!("differs in {}{more}", places.join(", "))
     }
 }
 
@@ -173,7 +180,7 @@ fn weight_row(weight: &WeightComparison) -> Vec<String> {
         figure(|m| m.max_abs.map(|max| short(max.value))),
         figure(|m| m.max_relative.map(|max| short(max.value))),
         figure(|m| m.cosine.map(|cosine| format!("{cosine:.9}"))),
-        figure(|m| m.snr_db.map(|snr| format!("{} dB", decibel(snr)))),
+        figure(|m| m.snr_db.map(|snr| format!("{snr:.2} dB"))),
         figure(|m| Some(format!("{} of {}", m.equal_bits, m.elements))),
         figure(|m| Some(format!("{} | {}", m.nonfinite.reference, m.nonfinite.candidate))),
         stored_as(weight),
@@ -189,10 +196,6 @@ fn stored_as(weight: &WeightComparison) -> String {
         Some(stored) => stored.dtype.clone(),
     });
     sides.join(" | ")
-}
-
-fn decibel(snr: f64) -> String {
-    format!("{snr:.2}")
 }
 
 const HEADER: [&str; 24] = [
