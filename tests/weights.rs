@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use checkpoint_oracle::checkpoint::{Counted, Dtype, MemorySource, Source, SourceFile, TensorInfo};
 use checkpoint_oracle::exec::weights::{Block, RowReader};
 use checkpoint_oracle::model::plan::{Part, Weight};
-use checkpoint_oracle::model::{Pack, Plan, close_books, open};
+use checkpoint_oracle::model::{Pack, Plan, close_books, open, schema};
 use checkpoint_oracle::oracle::verdict::{Gate, Verdict};
 use checkpoint_oracle::oracle::weights::{Checkpoint, Options, WeightsComparison, compare};
 use common::{Copy, assert_says, f32s, fixture, fixtures, load, oracle, outcome};
@@ -124,6 +124,16 @@ fn blocks_are_their_values_and_not_those_they_were_made_of() {
         assert!(snr >= last, "the worst comes first");
         last = snr;
         close(&metrics["nmse"], 10f64.powf(-snr / 10.0));
+    }
+    // As numpy has them, of what gguf-py decodes.
+    for (name, max_abs, cosine, snr, equal) in [
+        ("layer.1.v", 0.052490234375, 0.995_869_776_651_918, 20.835_490_728_341_114, 20),
+        ("layer.2.v", 0.049072265625, 0.996_023_757_425_049_7, 20.967_949_194_154_18, 18),
+    ] {
+        let metrics = &weight(&other, name)["metrics"];
+        assert_eq!((&metrics["max_abs"]["value"], &metrics["equal_bits"]), (&json!(max_abs), &json!(equal)));
+        close(&metrics["cosine"], cosine);
+        close(&metrics["snr_db"], snr);
     }
     let (_, stdout, _) = outcome(weights(&gguf("granite-plain.gguf"), &blocks, "-n 2"));
     assert_says(&stdout, &["F32 | Q4_0", "the worst 2 of 19 weights that are not identical"]);
@@ -422,6 +432,22 @@ fn a_name_may_stay_unused_on_one_side() {
 }
 
 #[test]
+fn a_pack_need_answer_for_one_side() {
+    let text = fs::read_to_string(common::root("packs/llama.toml")).expect("it is there");
+    let text = text.replace("name = \"llama\"", "name = \"acme\"").replace("[\"llama\"]", "[\"acme\"]");
+    let acme = Copy::of("llama-minimal").set("model_type", json!("acme"));
+    let words = format!("--pack {}", acme.beside("acme.toml", &text).display());
+    let (sound, acme) = (fixture("llama-minimal"), acme.path());
+    assert_eq!(outcome(weights(&sound, &acme, "-q")).0, 2);
+    let (code, stdout, stderr) = outcome(weights(&sound, &acme, &words));
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_says(&stdout, &["(llama, ", "(acme, "]);
+    let (code, _, stderr) = outcome(weights(&sound, &gguf("llama-minimal.gguf"), &words));
+    assert_eq!(code, 0);
+    assert_says(&stderr, &["is not used: pack llama answers"]);
+}
+
+#[test]
 fn a_file_that_is_cut_off_is_refused() {
     let cut = Copy::of("llama-minimal");
     let bytes = fs::read(cut.file("model.safetensors")).expect("it is there");
@@ -488,6 +514,21 @@ fn compared(a: &Opened, b: &Opened, gate: Gate, piece_bytes: usize) -> WeightsCo
     compare(a, b, Options { gate, piece_bytes, listed: 0 }).expect("both can be read")
 }
 
+#[test]
+fn a_weight_that_cannot_be_read_is_no_verdict() {
+    let sound = Opened::new(&fixture("llama-minimal"));
+    let mut lacking: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    for (name, info) in sound.source.tensors().iter().filter(|(name, _)| *name != O) {
+        let bytes = sound.source.read(info, 0..info.len).expect("it can be read");
+        lacking.insert(name.clone(), (info.dtype.clone(), info.shape.clone(), bytes));
+    }
+    let source = MemorySource::new(lacking).expect("it is sound");
+    let a = Checkpoint { name: "a", pack: "", plan: &sound.plan, source: sound.source.as_ref() };
+    let b = Checkpoint { name: "b", source: &source, ..a };
+    let error = compare(a, b, Options { gate: Gate::Bits, piece_bytes: 1 << 20, listed: 0 }).expect_err("one is gone");
+    assert_says(&format!("{error:#}"), &["b: ", O, "not in the checkpoint"]);
+}
+
 /// Another source that remembers the longest read.
 struct Longest(Arc<dyn Source>, AtomicU64);
 
@@ -527,6 +568,21 @@ fn read_again(name: &str) -> bool {
     name.starts_with("gpt_oss") || name == "bitnet-packed" || name == "bitnet-divisor"
 }
 
+/// Whether a pack may name this part, or the tensor that it lies in.
+fn is_of_the_packs(part: &str) -> bool {
+    let words: Vec<&str> = part.split('.').collect();
+    match words[..] {
+        ["layer", _, "expert", _, role] => schema::is_role(&format!("expert_{role}")),
+        ["layer", _, role, "head", _] => schema::is_role(role),
+        ["layer", _, "conv_in", "b" | "c" | "x" | "b_bias" | "c_bias" | "x_bias"] => true,
+        ["layer", _, "mamba_in", "z" | "xbc" | "dt" | "z_bias" | "xbc_bias" | "dt_bias"] => true,
+        ["layer", _, "attn_gate" | "attn_gate_bias"] => true,
+        ["layer", _, role] => schema::is_role(role),
+        [role] | [role, _] => schema::is_model_role(role),
+        _ => false,
+    }
+}
+
 #[test]
 fn every_fixture_is_itself_and_each_byte_of_it_is_read_once() {
     const PIECE: usize = 512;
@@ -535,6 +591,7 @@ fn every_fixture_is_itself_and_each_byte_of_it_is_read_once() {
         let (plan, source) = load(&name);
         let (mut used, mut parts, mut longest_row) = (BTreeSet::new(), BTreeSet::new(), 0);
         plan.each_part(&mut |part, weight| {
+            assert!(is_of_the_packs(&part.to_string()), "{name}: {part} is no part that a pack can name");
             assert!(parts.insert(part.to_string()), "{name}: {part} twice");
             used.insert(weight.name.clone());
             longest_row = longest_row.max(weight.shape.iter().max().copied().unwrap_or(0) as u64 * 4);
