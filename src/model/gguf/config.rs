@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Json = serde_json::Value;
 
+const HEADS_KV: &str = "attention.head_count_kv";
+
 /// The config that is being made, and which keys of the file are in it.
 pub(super) struct Making<'a> {
     pub reading: &'a Reading<'a>,
@@ -36,16 +38,21 @@ pub(super) fn translate(
         making.root.insert("model_type".into(), json!(model_type));
     }
     for (key, value) in &reading.table.set {
-        making.root.insert(key.clone(), serde_json::to_value(value).unwrap_or_default());
+        making.write(key, serde_json::to_value(value).unwrap_or_default());
     }
     making.vocabulary();
     making.layers();
+    making.latent();
     making.heads();
     making.switches();
     making.windows();
     making.experts();
     rope::translate(&mut making);
     making.fields();
+    for (key, value) in &reading.table.absent {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        making.root.entry(key.clone()).or_insert(value);
+    }
     for key in &reading.table.null {
         making.root.entry(key.clone()).or_insert(Json::Null);
     }
@@ -155,20 +162,63 @@ impl<'a> Making<'a> {
         self.give("num_hidden_layers", json!(count.saturating_sub(further)), "block_count");
     }
 
+    /// Whether the pack has a field.
+    pub fn has(&self, field: &str) -> bool {
+        self.reading.pack.fields.contains_key(field)
+    }
+
+    /// Latent attention: a file says how wide heads are once their keys are worked out, and calls what is stored of a
+    /// token one key/value head. An older file has the first alone, under the usual keys.
+    fn latent(&mut self) {
+        const KEY: &str = "attention.key_length_mla";
+        const ROTATED: &str = "rope.dimension_count";
+        if !self.has("kv_lora_rank") {
+            return;
+        }
+        let reading = self.reading;
+        let (key, value) = match reading.get(KEY) {
+            Some(_) => (KEY, "attention.value_length_mla"),
+            None => ("attention.key_length", "attention.value_length"),
+        };
+        let (width, rotated) = (reading.count(key), reading.count(ROTATED));
+        if let (Some(width), Some(rotated)) = (width, rotated) {
+            match width.checked_sub(rotated).filter(|&rest| rest > 0) {
+                Some(rest) => {
+                    self.take(key);
+                    self.take(ROTATED);
+                    self.give("qk_nope_head_dim", json!(rest), key);
+                    self.give("qk_rope_head_dim", json!(rotated), ROTATED);
+                }
+                None => self.wrong(key, &format!("more than {ROTATED}, {rotated}")),
+            }
+        }
+        if let Some(width) = self.take(value) {
+            self.give("v_head_dim", width.to_json(), value);
+        }
+        let rank = reading.count("attention.kv_lora_rank").unwrap_or(0);
+        for (key, stored) in
+            [(HEADS_KV, 1), ("attention.key_length", rank + rotated.unwrap_or(0)), ("attention.value_length", rank)]
+        {
+            if reading.get(KEY).is_some() && reading.count(key) == Some(stored) {
+                self.take(key);
+            }
+        }
+    }
+
     fn heads(&mut self) {
         // Zero key/value heads are a layer without attention.
-        if let Some(Value::List(list)) = self.reading.get("attention.head_count_kv")
+        if let Some(Value::List(list)) = self.reading.get(HEADS_KV)
             && self.reading.pack.fields.get("layer_types").is_some_and(|f| f.rule.as_deref() == Some("full_attn_idxs"))
         {
             let full: Vec<usize> = (0..list.len()).filter(|&i| list[i].as_count() != Some(0)).collect();
             let heads: BTreeSet<Option<u64>> = full.iter().map(|&i| list[i].as_count()).collect();
             match heads.first() {
                 Some(Some(heads_kv)) if heads.len() == 1 => {
-                    self.take("attention.head_count_kv");
+                    self.take(HEADS_KV);
                     self.write("full_attn_idxs", json!(full));
-                    self.give("num_key_value_heads", json!(heads_kv), "attention.head_count_kv");
+                    self.give("num_key_value_heads", json!(heads_kv), HEADS_KV);
                 }
-                _ => self.wrong("attention.head_count_kv", "zeros and one other number"),
+                _ => self.wrong(HEADS_KV, "zeros and one other number"),
             }
         }
         let (Some(width), Some(heads)) =

@@ -91,8 +91,12 @@ fn choose<'p>(gguf: &Gguf, packs: &'p [Pack]) -> Result<(&'p Pack, &'p Table, St
         return Err(Problem::new("gguf-architecture", place(), format!("expected a text, found {value}")));
     };
     let has = |key: &String| {
+        let (key, number) = key.split_once('=').map_or((key.as_str(), None), |(key, n)| (key, n.parse::<u64>().ok()));
         let value = gguf.metadata().get(&format!("{architecture}.{key}"));
-        value.is_some_and(|value| value.as_count() != Some(0))
+        value.is_some_and(|value| match number {
+            Some(number) => value.as_count() == Some(number),
+            None => value.as_count() != Some(0),
+        })
     };
     let answers = |(_, table): &(&Pack, &Table)| {
         table.architectures.iter().any(|known| known == architecture) && table.needs.iter().all(has)

@@ -30,8 +30,14 @@ pub(super) fn translate(making: &mut Making<'_>) {
         making.pass("rope.freq_base_swa", "rope_local_base_freq");
     }
     dimensions(making);
-    let scaling = scaling(making, rule);
-    if !scaling.is_empty() {
+    let mut scaling = scaling(making, rule);
+    if scaling.is_empty() {
+        making.root.remove("rope_scaling");
+    } else {
+        // Beside what the architecture means.
+        if let Some(serde_json::Value::Object(meant)) = making.root.remove("rope_scaling") {
+            scaling.extend(meant);
+        }
         making.write("rope_scaling", scaling.into());
     }
 }
@@ -40,6 +46,9 @@ pub(super) fn translate(making: &mut Making<'_>) {
 fn dimensions(making: &mut Making<'_>) {
     const KEY: &str = "rope.dimension_count";
     let reading = making.reading;
+    if making.has("qk_rope_head_dim") {
+        return;
+    }
     let Some(rotated) = reading.count(KEY) else { return };
     let share = match (reading.count("embedding_length"), reading.count("attention.head_count")) {
         (Some(width), Some(heads)) if heads > 0 && width % heads == 0 => Some(width / heads),
@@ -136,6 +145,7 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
                     making.came_from(&format!("rope_scaling.{name}"), key);
                 }
             }
+            log_multiplier(making, object);
             // What llama.cpp multiplies its own formula with.
             for key in [ATTENTION, "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"] {
                 if making.reading.get(key).and_then(as_number) == Some(1.0) {
@@ -144,6 +154,21 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
             }
         }
     }
+}
+
+/// YaRN's temperature of the softmax, of which a file has a tenth; `mscale`, which it lacks, is the same in all models that
+/// llama.cpp knows.
+fn log_multiplier(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>) {
+    const KEY: &str = "rope.scaling.yarn_log_multiplier";
+    if !making.has("mscale_in_scale") {
+        return;
+    }
+    let Some(tenth) = making.reading.get(KEY).and_then(as_number) else { return };
+    making.take(KEY);
+    let mscale = json!(shortest((tenth * 10.0) as f32));
+    object.insert("mscale".into(), mscale.clone());
+    object.insert("mscale_all_dim".into(), mscale);
+    making.came_from("rope_scaling.mscale_all_dim", KEY);
 }
 
 /// The converter writes llama3's scaling as a divisor of each frequency. Where they are those of the published parameters
@@ -216,6 +241,11 @@ fn as_number(value: &Value) -> Option<f64> {
     value.to_json().as_f64()
 }
 
+/// The shortest decimal number of which a float32 is the nearest.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::NAN)
+}
+
 /// The float32 values of a small tensor, each as the shortest decimal number that it is the nearest float32 of.
 fn divisors(making: &mut Making<'_>, name: &str) -> Option<Vec<f64>> {
     let info = making.reading.gguf.tensors().get(name)?;
@@ -231,8 +261,7 @@ fn divisors(making: &mut Making<'_>, name: &str) -> Option<Vec<f64>> {
     match making.reading.gguf.read(info, 0..info.len) {
         Ok(bytes) => {
             let (words, _) = bytes.as_chunks::<4>();
-            let value = |word: &[u8; 4]| f32::from_le_bytes(*word).to_string().parse().unwrap_or(f64::NAN);
-            Some(words.iter().map(value).collect())
+            Some(words.iter().map(|word| shortest(f32::from_le_bytes(*word))).collect())
         }
         Err(error) => {
             making.tensor_problem(name, format!("{error:#}"));

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 pub struct Table {
     /// Values of `general.architecture` that the pack answers for.
     pub architectures: Vec<String>,
-    /// Keys (without the architecture in front) without which, or where they are zero, another pack answers: of two packs
-    /// the one answers that needs more.
+    /// Keys (without the architecture in front) without which, or where they are zero, another pack answers; with `=N`
+    /// behind it that is all but this number. Of two packs the one answers that needs more.
     #[serde(default)]
     pub needs: Vec<String>,
     /// What the converter does to tensors.
@@ -20,12 +20,18 @@ pub struct Table {
     /// Config keys whose values the architecture means, without the file saying so.
     #[serde(default)]
     pub set: toml::Table,
+    /// Config keys and their values where the file doesn't say otherwise.
+    #[serde(default)]
+    pub absent: toml::Table,
     /// Config keys that are `null` where the file doesn't say otherwise.
     #[serde(default)]
     pub null: Vec<String>,
     /// Keys (without the architecture in front) and the config keys that they give, before those of packs/gguf.toml.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
+    /// Stored tensors and the parts that they play in this family, before those of packs/gguf.toml.
+    #[serde(default)]
+    pub tensors: BTreeMap<String, String>,
     /// `query_pre_attn_scalar` isn't in a file: it is `hidden_size / num_attention_heads` in the family's model with so
     /// many layers, `head_dim` in all others.
     pub query_scalar_of_heads: Option<u64>,
@@ -43,6 +49,9 @@ pub enum Undo {
     /// `[channels, kernel]` for `[channels, 1, kernel]`.
     #[serde(rename = "convolutions squeezed")]
     Squeezed,
+    /// Of the delta rule, the first value head of each key head, then the second of each, and so on.
+    #[serde(rename = "value heads by turns")]
+    Turns,
 }
 
 /// packs/gguf.toml.
