@@ -41,6 +41,18 @@ impl<'a> Reading<'a> {
         self.get(key)?.as_count()
     }
 
+    /// The number of layers, without those that predict further tokens.
+    fn layers(&self) -> Option<u64> {
+        Some(self.count("block_count")?.saturating_sub(self.count("nextn_predict_layers").unwrap_or(0)))
+    }
+
+    /// How the pack calls what predicts further tokens: a template with a `*` at the end.
+    fn further(&self) -> Option<&'a str> {
+        let templates = || self.pack.tensors.ignorable.values().flatten().map(String::as_str);
+        let beyond = templates().find(|template| template.contains("{beyond}") && template.ends_with('*'));
+        beyond.or_else(|| templates().find(|template| *template == "mtp.*"))
+    }
+
     fn undoes(&self, undo: Undo) -> bool {
         self.table.undo.contains(&undo)
     }

@@ -16,9 +16,9 @@ pub(super) fn translate(reading: &Reading<'_>, problems: &mut Vec<Problem>) -> V
     // By the name in the folder: several stored tensors may be one there.
     let mut parts: BTreeMap<String, (Part<'_>, Vec<&TensorInfo>)> = BTreeMap::new();
     for info in reading.gguf.tensors().values().filter(|info| !TABLES.contains(&info.name.as_str())) {
-        let Some(part) = making.part(&info.name) else {
-            let name = making.beyond(&info.name).unwrap_or_else(|| info.name.clone());
-            making.plain(info, name, info.shape.clone());
+        let beyond = making.beyond(&info.name);
+        let Some(part) = making.part(&info.name).filter(|_| beyond.is_none()) else {
+            making.plain(info, beyond.unwrap_or_else(|| info.name.clone()), info.shape.clone());
             continue;
         };
         match part.mark() {
@@ -86,6 +86,7 @@ impl Part<'_> {
         match self.role.strip_suffix("_bias").unwrap_or(&self.role) {
             "experts_gate_up" => !info.name.contains("ffn_gate_up_exps"),
             "shared_gate_up" => true,
+            "gate_up" => info.name.contains("ffn_gate."),
             "kv_b" => !info.name.contains("attn_kv_b"),
             "delta_qkvz" => !info.name.contains("ssm_in"),
             _ => false,
@@ -113,7 +114,8 @@ impl<'a> Making<'a> {
     /// One stored tensor that is one in the folder.
     fn single(&mut self, info: &TensorInfo, part: &Part<'_>, name: String) -> Result<(), String> {
         let role = part.role.as_str();
-        let weight = role.strip_suffix("_bias").unwrap_or(role);
+        // The steps' bias is no bias of a matrix.
+        let weight = role.strip_suffix("_bias").filter(|rest| !rest.ends_with("_dt")).unwrap_or(role);
         let undoes = |undo| self.reading.undoes(undo);
         let delta = role.starts_with("delta_");
         match weight {
@@ -126,7 +128,10 @@ impl<'a> Making<'a> {
                     Some(Heads { keys, each }) => vec![(keys as u64, 1), (each as u64, keys as u64)],
                     None => vec![(rows as u64, 1)],
                 };
-                self.values(info, name, vec![rows], axes, Change::LogOfNegative)
+                // Where its decay is per channel, the delta rule has it as its heads broadcast.
+                let broadcast = self.reading.pack.tensors.layer.contains_key("delta_f_a");
+                let shape = if broadcast { vec![1, 1, rows, 1] } else { vec![rows] };
+                self.values(info, name, shape, axes, Change::LogOfNegative)
             }
             "delta_out" if undoes(Undo::Turns) => self.turned_columns(info, name),
             "delta_qkv" | "delta_z" | "delta_a" | "delta_b" | "delta_conv" | "delta_dt_bias" if undoes(Undo::Turns) => {
@@ -205,7 +210,15 @@ impl<'a> Making<'a> {
             None => (None, stored, &common.model, &tensors.model),
         };
         let own = |stem: &str| self.reading.table.tensors.get(stem).map(std::slice::from_ref);
-        let of = |stem: &str| own(stem).or_else(|| table.get(stem).map(Vec::as_slice));
+        let beside = |stem: &str| {
+            let start = format!("{stem} beside ");
+            let mut beside = table.iter().filter_map(|(key, roles)| Some((key.strip_prefix(&start)?, roles)));
+            let there = |other: &str| {
+                layer.is_some_and(|i: usize| self.reading.gguf.tensors().contains_key(&format!("blk.{i}.{other}.weight")))
+            };
+            beside.find(|(other, _)| there(other)).map(|(_, roles)| roles.as_slice())
+        };
+        let of = |stem: &str| own(stem).or_else(|| beside(stem)).or_else(|| table.get(stem).map(Vec::as_slice));
         let (roles, suffix) = match of(rest) {
             Some(roles) => (roles, ""),
             None => {
@@ -228,15 +241,13 @@ impl<'a> Making<'a> {
     /// The name of something in a layer after the last, which predicts further tokens: one that the pack ignores.
     fn beyond(&self, stored: &str) -> Option<String> {
         let (layer, rest) = stored.strip_prefix("blk.")?.split_once('.')?;
-        let layers = self.reading.count("block_count")?.checked_sub(self.reading.count("nextn_predict_layers")?)?;
-        if layer.parse::<u64>().ok()? < layers {
+        if layer.parse::<u64>().ok()? < self.reading.layers()? {
             return None;
         }
-        let tensors = &self.reading.pack.tensors;
-        let mut templates = tensors.ignorable.values().flatten();
-        let start = templates.find_map(|template| template.strip_suffix('*').filter(|t| t.contains("{beyond}")))?;
-        let prefix = tensors.prefixes.first().map_or("", String::as_str);
-        Some(start.replace("{prefix}", prefix).replace("{beyond}", layer) + rest)
+        let prefix = self.reading.pack.tensors.prefixes.first().map_or("", String::as_str);
+        let start = self.reading.further()?.trim_end_matches('*');
+        let start = start.replace("{prefix}", prefix).replace("{beyond}", layer);
+        Some(if start.contains(layer) { start + rest } else { format!("{start}{layer}.{rest}") })
     }
 
     /// The first of a part's names.
