@@ -13,6 +13,7 @@ Example:
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import tempfile
@@ -46,9 +47,9 @@ DIALECTS: list[dict[str, Any]] = [
          config=DEEPSEEK | dict(weight_block_size=[128, 128], modules_to_not_convert=[
              "lm_head", "model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"]),
          says="E4M3, BF16 scales, as Qwen3 has them"),
-    dict(name="fp8-block-e8m0", make="fp8", model=RAGGED, block=[32, 48], scale="F8_E8M0", extreme=True,
+    dict(name="fp8-block-e8m0", make="fp8", model=RAGGED, block=[32, 48], scale="F8_E8M0", extreme=[0, 1, 245],
          config=DEEPSEEK | dict(weight_block_size=[32, 48], scale_fmt="ue8m0"),
-         says="E4M3, E8M0 scales, some of them the smallest there are and others near the largest"),
+         says="E4M3, E8M0 scales; the smallest there is and the largest by which no code overflows"),
     dict(name="fp8-block-pow2", make="fp8", model=RAGGED, block=[128, 128], scale="F32", pow2=True,
          config=DEEPSEEK | dict(weight_block_size=[128, 128], scale_fmt="ue8m0"),
          says="E4M3, scale_fmt ue8m0 but F32 scales, all powers of two, as DeepSeek-V3.1 has them"),
@@ -89,13 +90,32 @@ DIALECTS: list[dict[str, Any]] = [
          says="float-quantized: F32 scales of blocks of 128 x 128, short ones at the ends"),
     dict(name="ct-nvfp4", make="compressed", model=SMALL, preset="NVFP4",
          says="nvfp4-pack-quantized: groups of 16 with E4M3 scales, which weight_global_scale divides"),
-    dict(name="ct-nvfp4a16", make="compressed", model=llama(2, 32, 48, 8, 61), preset="NVFP4A16",
+    dict(name="ct-nvfp4a16", make="compressed", model=llama(2, 32, 48, 8, 61), preset="NVFP4A16", extreme=range(1, 127),
          ignore=["lm_head", "re:.*self_attn.*"],
-         says="nvfp4-pack-quantized, weights alone, attention ignored"),
+         says="nvfp4-pack-quantized, weights alone, attention ignored; scales of every value from the smallest to the largest"),
     dict(name="ct-mxfp4", make="compressed", model=SMALL, preset="MXFP4",
          says="mxfp4-pack-quantized: groups of 32 with E8M0 scales in U8"),
+    dict(name="ct-mxfp4a16", make="compressed", model=SMALL, preset="MXFP4A16", extreme=[0, 1, 2, 126, 127, 128, 252],
+         says="mxfp4-pack-quantized, weights alone; the smallest scale there is and the largest by which no code overflows"),
     dict(name="ct-mxfp8", make="compressed", model=SMALL, preset="MXFP8",
          says="mxfp8-quantized: groups of 32 with E8M0 scales in U8"),
+    # --- ModelOpt ---
+    dict(name="modelopt-fp8", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", kv_cache=True,
+         says="FP8: a scale a tensor, static scales of activations and of the KV cache"),
+    dict(name="modelopt-fp8-side", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", only_side=True,
+         says="FP8, with hf_quant_config.json alone, as older versions write it"),
+    dict(name="modelopt-fp8-channel", make="modelopt", model=llama(1, 32, 51, 8, 61), quantise="FP8_PER_CHANNEL_PER_TOKEN_CFG",
+         says="FP8_PER_CHANNEL_PER_TOKEN: a scale a row, in one dimension"),
+    dict(name="modelopt-fp8-block", make="modelopt", model=llama(1, 32, 256, 8, 61), quantise="FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG",
+         attention=False, says="fp8_pb_wo: scales of blocks of 128 x 128 in four dimensions; attention left as it is"),
+    dict(name="modelopt-mxfp8", make="modelopt", model=SMALL, quantise="MXFP8_DEFAULT_CFG",
+         says="MXFP8: groups of 32 with E8M0 scales in U8"),
+    dict(name="modelopt-nvfp4", make="modelopt", model=llama(2, 32, 64, 8, 61), quantise="NVFP4_DEFAULT_CFG", attention=False,
+         says="NVFP4: groups of 16 with E4M3 scales, which weight_scale_2 multiplies; attention left as it is"),
+    dict(name="modelopt-nvfp4-side", make="modelopt", model=SMALL, quantise="NVFP4_DEFAULT_CFG", kv_cache=True, extreme=range(1, 127),
+         only_side=True, says="NVFP4 with hf_quant_config.json alone; scales of every value from the smallest to the largest"),
+    dict(name="modelopt-mixed", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", nvfp4=["*mlp*"],
+         says="MIXED_PRECISION: the attention FP8, the rest NVFP4"),
 ]  # fmt: skip
 
 KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "U8": torch.uint8, **DTYPES}
@@ -200,8 +220,8 @@ def fp8(row: dict[str, Any]) -> Made:
         divisor = stored_scale(scale, scale_kind).repeat_interleave(size[0], 0).repeat_interleave(size[1], 1)
         codes = (weight / divisor[: weight.shape[0], : weight.shape[1]]).clamp(-torch.finfo(kind).max, torch.finfo(kind).max).to(kind)
         codes = cover(codes, finite(kind))
-        if row.get("extreme"):  # 2^-127, 2^-126 and 2^118, by which no code overflows
-            scale = cover(scale, torch.tensor([0, 1, 245], dtype=torch.uint8))
+        if "extreme" in row:
+            scale = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
         made.golden[name] = _dequantize_fp8_weight(codes, stored_scale(scale, scale_kind), size, torch.float32)
         if block is None:
             scale = scale.reshape(row.get("scale_shape", []))
@@ -247,14 +267,13 @@ def compressed(row: dict[str, Any]) -> Made:
         folder = Path(scratch)
         plain_model(row, store, folder)
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[store])
-        cache = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True) if row.get("kv_cache") else None
         scheme = preset_name_to_scheme(row["preset"], ["Linear"])
-        config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=row.get("ignore", ["lm_head"]), kv_cache_scheme=cache)
+        config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=row.get("ignore", ["lm_head"]))
         apply_quantization_config(model, config)
         schemes = {}
         for name, module in model.named_modules():
-            for part in ("input_scale", "input_global_scale", "k_scale", "v_scale"):
-                if isinstance(getattr(module, part, None), torch.nn.Parameter):
+            for part in ("input_scale", "input_global_scale"):
+                if hasattr(module, part):
                     value = float(np.exp(rng_for(row["name"], name, part).standard_normal()) * (40 if "global" in part else 0.025))
                     getattr(module, part).data = torch.full_like(getattr(module, part), value)
             if getattr(getattr(module, "quantization_scheme", None), "weights", None) is None:
@@ -276,9 +295,17 @@ def compressed(row: dict[str, Any]) -> Made:
         compressor.update_config(out)
         made.tensors = read_safetensors(out / "model.safetensors")
         made.config = {"quantization_config": json.loads((out / "config.json").read_text())["quantization_config"]}
+    if row.get("kv_cache"):  # compressed-tensors 0.20.1 doesn't find the cache of transformers 5.24
+        scheme = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True)
+        made.config["quantization_config"]["kv_cache_scheme"] = json.loads(scheme.model_dump_json(exclude_none=True))
+        for layer in range(row["model"]["num_hidden_layers"]):
+            for part in ("k_scale", "v_scale"):
+                made.tensors[f"model.layers.{layer}.self_attn.{part}"] = torch.full((1,), 0.03 + 0.01 * layer, dtype=DTYPES[store])
     for module, scheme in schemes.items():
         args = scheme.weights
         scale, whole = made.tensors[f"{module}.weight_scale"], made.tensors.get(f"{module}.weight_global_scale")
+        if "extreme" in row:
+            scale = made.tensors[f"{module}.weight_scale"] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
         if args.num_bits == 4:
             packed = made.tensors[f"{module}.weight_packed"]
             packed = made.tensors[f"{module}.weight_packed"] = cover(packed, torch.arange(256, dtype=torch.int32).to(torch.uint8))
@@ -314,7 +341,71 @@ def nibbles(packed: torch.Tensor) -> np.ndarray:
     return small_float(codes, 2, 1)
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8, "compressed": compressed}
+# --- ModelOpt -------------------------------------------------------------------------------------------------------------
+
+
+def modelopt(row: dict[str, Any]) -> Made:
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+
+    config = copy.deepcopy(getattr(mtq, row["quantise"]))
+    if not row.get("attention", True):
+        config["quant_cfg"].append({"quantizer_name": "*self_attn*", "enable": False})
+    for pattern in row.get("nvfp4", ()):
+        for entry in mtq.NVFP4_DEFAULT_CFG["quant_cfg"]:
+            if entry["quantizer_name"] in ("*weight_quantizer", "*input_quantizer"):
+                config["quant_cfg"].append(entry | {"quantizer_name": pattern + entry["quantizer_name"].removeprefix("*")})
+    if row.get("kv_cache"):
+        config = mtq.update_quant_cfg_with_kv_cache_quant(config, mtq.FP8_KV_CFG["quant_cfg"])
+    made = Made({}, {}, {}, {}, f"nvidia-modelopt {version('nvidia-modelopt')}", "FP8QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        plain_model(row, "BF16", folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        model = mtq.quantize(model, config, lambda model: model(torch.arange(1, 13)[None]))
+        out = folder / "out"
+        export_hf_checkpoint(model, export_dir=out)
+        made.tensors = read_safetensors(out / "model.safetensors")
+        made.config = {"quantization_config": json.loads((out / "config.json").read_text())["quantization_config"]}
+        made.files["hf_quant_config.json"] = json.loads((out / "hf_quant_config.json").read_text())
+    if row.get("only_side"):
+        made.config = {}
+    for name, tensor in made.tensors.items():  # what depends on the calibration's arithmetic
+        if name.endswith(("input_scale", "k_scale", "v_scale")):
+            made.tensors[name] = torch.full_like(tensor, float(np.exp(rng_for(row["name"], name).standard_normal()) / 40))
+    for name in [name for name in made.tensors if name.endswith(".weight_scale")]:
+        by_modelopt(row, made, name.removesuffix("_scale"))
+    return made
+
+
+def by_modelopt(row: dict[str, Any], made: Made, name: str) -> None:
+    """One weight: every code, the owner's value and the formula's."""
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP8QTensor, NVFP4QTensor
+
+    weight, scale = made.tensors[name], made.tensors[name + "_scale"]
+    if weight.dtype == torch.uint8:
+        weight = made.tensors[name] = cover(weight, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+        if "extreme" in row:
+            scale = made.tensors[name + "_scale"] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
+        whole, shape = made.tensors[name + "_scale_2"], (weight.shape[0], 2 * weight.shape[1])
+        value = NVFP4QTensor(shape, torch.float32, weight).dequantize(scale=scale, double_scale=whole, block_sizes={-1: 16})
+        formula = nibbles(weight) * spread(decoded(scale) * decoded(whole), shape, (1, 16))
+        value = torch.where(value == 0, torch.copysign(value, torch.from_numpy(formula)), value)
+    else:
+        shape = tuple(weight.shape)
+        weight = made.tensors[name] = cover(weight, finite(weight.dtype))
+        if scale.dtype == torch.uint8:
+            value = MXFP8QTensor(shape, torch.float32, weight).dequantize(scale=scale)
+            formula = decoded(weight) * spread(decoded(scale, True), shape, (1, 32))
+        else:
+            blocks, size = {0: ((1, 1), shape), 1: ((shape[0], 1), (1, shape[1])), 4: (scale.shape[::2], (128, 128))}[scale.ndim]
+            further = {"block_sizes": {-1: 128, -2: 128}} if scale.ndim == 4 else {}
+            value = FP8QTensor(shape, torch.float32, weight).dequantize(scale=scale.reshape(blocks), **further)
+            formula = decoded(weight) * spread(decoded(scale).reshape(blocks), shape, size)
+    made.golden[name], made.formula[name] = value.contiguous(), formula
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8, "compressed": compressed, "modelopt": modelopt}
 PACKAGES = ("torch", "transformers", "numpy", "compressed-tensors", "nvidia-modelopt")
 
 
