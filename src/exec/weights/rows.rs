@@ -3,7 +3,7 @@
 
 use super::sweep::{Sweep, View, sweeps};
 use super::tile::Tile;
-use crate::checkpoint::{Decoder, Dtype, Source};
+use crate::checkpoint::{Decoder, Source};
 use crate::model::plan::Weight;
 use anyhow::{Context, Result};
 use std::ops::Range;
@@ -25,9 +25,9 @@ impl<'s> RowReader<'s> {
         Ok(Self { source, sweep, rows, cols })
     }
 
-    /// The format that the weight is stored in.
-    pub fn dtype(&self) -> &'s Dtype {
-        &self.sweep.info.dtype
+    /// What the weight is stored as.
+    pub fn format(&self) -> String {
+        self.source.format(self.sweep.info)
     }
 
     /// Number of rows.

@@ -259,11 +259,7 @@ fn compare_weight(
     let open = |i: usize| {
         let (Some(weight), checkpoint) = (weights[i], checkpoints[i]) else { return Ok(None) };
         let reader = RowReader::new(checkpoint.source, weight).with_context(|| checkpoint.name.to_owned())?;
-        let stored = StoredWeight {
-            tensor: weight.name.clone(),
-            dtype: reader.dtype().name().to_owned(),
-            shape: weight.shape.clone(),
-        };
+        let stored = StoredWeight { tensor: weight.name.clone(), dtype: reader.format(), shape: weight.shape.clone() };
         Ok::<_, anyhow::Error>(Some((reader, stored)))
     };
     let (reference, candidate) = (open(0)?, open(1)?);
