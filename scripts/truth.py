@@ -101,12 +101,20 @@ def model_class(config: Any) -> Any:
     return AutoModelForCausalLM._model_mapping[type(config)]
 
 
-def load(folder: Path) -> torch.nn.Module:
-    """The model with every weight in float32 (exact for F32, F16 and BF16), everything eager; a tensor it lacks is an error."""
-    known = model_class(AutoConfig.from_pretrained(folder))
-    model, found = known.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **IMPLEMENTATIONS)
+def source(checkpoint: Path) -> dict[str, Any]:
+    """How from_pretrained is told of a folder, or of a GGUF file."""
+    if checkpoint.is_file():
+        return {"pretrained_model_name_or_path": checkpoint.parent, "gguf_file": checkpoint.name}
+    return {"pretrained_model_name_or_path": checkpoint}
+
+
+def load(checkpoint: Path) -> torch.nn.Module:
+    """The model with every weight in float32 (exact for F32, F16, BF16 and GGUF's blocks), everything eager; a tensor it lacks is an
+    error."""
+    known = model_class(AutoConfig.from_pretrained(**source(checkpoint)))
+    model, found = known.from_pretrained(**source(checkpoint), dtype=torch.float32, output_loading_info=True, **IMPLEMENTATIONS)
     if found["missing_keys"] or found["mismatched_keys"]:
-        raise SystemExit(f"{folder.name}: missing {found['missing_keys']}, of another shape {found['mismatched_keys']}")
+        raise SystemExit(f"{checkpoint.name}: missing {found['missing_keys']}, of another shape {found['mismatched_keys']}")
     return torch.nn.Module.float(model).eval()  # beside packed weights the others are left in their stored dtype
 
 
@@ -121,9 +129,9 @@ def forward(model: torch.nn.Module, tokens: list[int], positions: list[int] | No
     return model(input_ids=torch.tensor([tokens]), use_cache=False, **arguments).logits[0].numpy()
 
 
-def logits_f32(folder: Path, tokens: list[int], positions: list[int] | None) -> np.ndarray:
+def logits_f32(checkpoint: Path, tokens: list[int], positions: list[int] | None) -> np.ndarray:
     """transformers' float32 logits, from a fresh model: dynamic RoPE remembers earlier prompts."""
-    result = forward(load(folder), tokens, positions)
+    result = forward(load(checkpoint), tokens, positions)
     assert result.dtype == np.float32
     return result
 
@@ -145,10 +153,10 @@ def tables(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def logits_f64(
-    folder: Path, tokens: list[int], positions: list[int] | None, rebuild: Callable[[torch.nn.Module], None] | None = None
+    checkpoint: Path, tokens: list[int], positions: list[int] | None, rebuild: Callable[[torch.nn.Module], None] | None = None
 ) -> np.ndarray:
     """The float64 truth, from a fresh model whose tables are made again in float64; `rebuild` makes those of a family's own."""
-    model = load(folder).double()
+    model = load(checkpoint).double()
     before = tables(model)
     with everything_is_float64():
         rebuild_tables(model)
@@ -156,7 +164,7 @@ def logits_f64(
             rebuild(model)
         for name, table in tables(model).items():
             if before.get(name) is table and not holds_integers(table):
-                raise SystemExit(f"{folder.name}: {name} was made in float32 and not made again")
+                raise SystemExit(f"{checkpoint.name}: {name} was made in float32 and not made again")
         with OnlyWide():
             result = forward(model, tokens, positions)
     assert result.dtype == np.float64

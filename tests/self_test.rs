@@ -5,7 +5,8 @@ mod common;
 use checkpoint_oracle::model::Pack;
 use common::*;
 
-const SUBCOMMANDS: [&str; 8] = ["run", "diff", "check", "faults", "probes", "kv-equivalence", "self-test", "packs"];
+const SUBCOMMANDS: [&str; 9] =
+    ["run", "diff", "weights", "check", "faults", "probes", "kv-equivalence", "self-test", "packs"];
 
 fn packs() -> Vec<&'static Pack> {
     let packs: Vec<&Pack> = Pack::embedded().iter().filter(|pack| pack.refuse.is_none()).collect();

@@ -42,7 +42,7 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 CODES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e8m0fnu: "F8_E8M0",
     torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int8: "I8",
-    torch.int32: "I32", torch.int64: "I64", torch.uint32: "U32",
+    torch.int16: "I16", torch.int32: "I32", torch.int64: "I64", torch.uint32: "U32",
 }
 
 

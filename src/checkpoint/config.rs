@@ -42,4 +42,18 @@ impl Config {
         let root = json::parse_config(&bytes, &path.display().to_string())?;
         Ok(Self { sha256: sha256_hex(&bytes), path, root, origins: BTreeMap::new() })
     }
+
+    /// Path and object of a further JSON file in the folder of one, where it is there.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn read_beside(folder: &Path, name: &str) -> Result<Option<(String, Map<String, Value>)>, Problem> {
+        if !Listing::read(folder)?.has(name) {
+            return Ok(None);
+        }
+        let path = folder.join(name);
+        let place = path.display().to_string();
+        let root = json::parse_config(&files::read_small(&path, LIMIT)?, &place)?;
+        Ok(Some((place, root)))
+    }
 }

@@ -33,6 +33,14 @@ impl Source for Counted {
         self.inner.stored()
     }
 
+    fn formats(&self) -> BTreeMap<String, usize> {
+        self.inner.formats()
+    }
+
+    fn format(&self, tensor: &TensorInfo) -> String {
+        self.inner.format(tensor)
+    }
+
     fn ignorable(&self) -> &[(&'static str, String)] {
         self.inner.ignorable()
     }

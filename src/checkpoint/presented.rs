@@ -5,7 +5,7 @@ use super::quantized::{Loaded, Quantized};
 use super::{Decoder, Source, SourceFile, TensorInfo};
 use crate::problem::quote;
 use anyhow::{Context, Result, ensure};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,10 +17,72 @@ pub enum View {
     /// The rows of a stored tensor, in blocks of `block` rows that are shuffled alike: row r of a block is its stored
     /// row `order[r]`.
     Shuffled { stored: String, row_bytes: u64, order: Arc<[u32]> },
-    /// float32 values, each one less than the stored one.
-    MinusOne { stored: String, decoder: Decoder },
-    /// float32 values of quantised matrices of one shape, one below the other.
-    Quantized(Vec<Quantized>),
+    /// float32 values of stored elements in another order: one grid after the other, each value changed alike.
+    Values { grids: Vec<Grid>, change: Change },
+    /// float32 values of quantised matrices of one shape, one below the other, and what their format is called.
+    Quantized { format: String, matrices: Vec<Quantized> },
+}
+
+/// Elements of stored tensors.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grid {
+    /// One tensor, or several of which the place along the axis `turn` chooses.
+    pub stored: Vec<(String, Decoder)>,
+    pub turn: Option<usize>,
+    /// The first element.
+    pub first: u64,
+    /// How many elements there are along each axis and how far apart they are stored, outermost axis first.
+    pub axes: Vec<(u64, u64)>,
+}
+
+/// What happens to a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Nothing,
+    MinusOne,
+    /// ln(-x), rounded from float64.
+    LogOfNegative,
+}
+
+impl Change {
+    fn of(self, value: f32) -> f32 {
+        match self {
+            Change::Nothing => value,
+            Change::MinusOne => value - 1.0,
+            Change::LogOfNegative => libm::log(-f64::from(value)) as f32,
+        }
+    }
+}
+
+impl Grid {
+    fn cells(&self) -> u64 {
+        self.axes.iter().map(|(count, _)| count).product()
+    }
+
+    /// Of a cell, its place along each axis.
+    fn places(&self, mut cell: u64) -> Vec<u64> {
+        let mut places = vec![0; self.axes.len()];
+        for (place, (count, _)) in places.iter_mut().zip(&self.axes).rev() {
+            *place = cell % count;
+            cell /= count;
+        }
+        places
+    }
+
+    /// Stored elements among which those of some cells are.
+    fn span(&self, cells: &Range<u64>) -> Range<u64> {
+        let (from, to) = (self.places(cells.start), self.places(cells.end - 1));
+        let (mut low, mut high) = (self.first, self.first);
+        let mut alike = true;
+        for ((&a, &b), (count, step)) in from.iter().zip(&to).zip(&self.axes) {
+            // Behind the first axis on which they differ anything is between them.
+            let (a, b) = if alike { (a, b) } else { (0, count - 1) };
+            low += a * step;
+            high += b * step;
+            alike &= a == b;
+        }
+        low..high + 1
+    }
 }
 
 /// Bytes of a stored tensor.
@@ -82,7 +144,7 @@ impl Source for Presented {
 
     fn stored_bytes(&self, tensor: &TensorInfo, range: &Range<u64>) -> u64 {
         match self.views.get(&tensor.name) {
-            Some(View::Quantized(matrices)) if tensor.len > 0 => {
+            Some(View::Quantized { matrices, .. }) if tensor.len > 0 => {
                 let all: u64 = matrices.iter().map(Quantized::stored_bytes).sum();
                 let before = |end: u64| (u128::from(all) * u128::from(end) / u128::from(tensor.len)) as u64;
                 before(range.end) - before(range.start)
@@ -91,9 +153,34 @@ impl Source for Presented {
         }
     }
 
+    fn formats(&self) -> BTreeMap<String, usize> {
+        let is_made = |name: &str| matches!(self.views.get(name), Some(View::Quantized { .. }));
+        if !self.tensors.keys().any(|name| is_made(name)) {
+            return self.inner.formats();
+        }
+        let ignorable: BTreeSet<&str> = self.ignorable.iter().map(|(_, name)| name.as_str()).collect();
+        let mut formats = BTreeMap::new();
+        for info in self.tensors.values().filter(|info| !ignorable.contains(info.name.as_str())) {
+            *formats.entry(self.format(info)).or_default() += 1;
+        }
+        formats
+    }
+
+    fn format(&self, tensor: &TensorInfo) -> String {
+        match self.views.get(&tensor.name) {
+            Some(View::Quantized { format, .. }) => format.clone(),
+            Some(View::Values { grids, .. }) => {
+                let stored = grids.first().and_then(|grid| grid.stored.first());
+                let stored = stored.and_then(|(name, _)| self.inner.tensors().get(name));
+                stored.map_or(&tensor.dtype, |info| &info.dtype).to_string()
+            }
+            _ => tensor.dtype.to_string(),
+        }
+    }
+
     fn working_bytes(&self, range: u64) -> u64 {
         let whole = |view: &View| match view {
-            View::Quantized(matrices) => {
+            View::Quantized { matrices, .. } => {
                 Some(matrices.iter().filter(|m| !m.by_rows()).map(Quantized::stored_bytes).max().unwrap_or(0))
             }
             _ => None,
@@ -120,8 +207,8 @@ impl Source for Presented {
             View::Shuffled { stored, row_bytes, order } => {
                 self.shuffled(self.stored(stored)?, *row_bytes, order, range, buffer)
             }
-            View::MinusOne { stored, decoder } => self.minus_one(self.stored(stored)?, *decoder, range, buffer),
-            View::Quantized(matrices) => self.quantized(&tensor.name, matrices, range, buffer),
+            View::Values { grids, change } => self.values(grids, *change, range, buffer),
+            View::Quantized { matrices, .. } => self.quantized(&tensor.name, matrices, range, buffer),
         }
     }
 
@@ -193,21 +280,64 @@ impl Presented {
         Ok(cut(buffer, range.start - rows.start * row_bytes, range.end - range.start))
     }
 
-    fn minus_one<'a>(
+    fn values<'a>(
         &'a self,
-        stored: &TensorInfo,
-        decoder: Decoder,
+        grids: &[Grid],
+        change: Change,
         range: Range<u64>,
         buffer: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]> {
-        let (elements, bytes) = (decoder.block_elements() as u64, decoder.block_bytes() as u64);
-        let (first, last) = (range.start / WIDTH, range.end.div_ceil(WIDTH));
-        let blocks = first / elements..last.div_ceil(elements);
-        let mut values = vec![0.0; usize::try_from((blocks.end - blocks.start) * elements)?];
-        let read = self.inner.read_into(stored, blocks.start * bytes..blocks.end * bytes, buffer)?;
-        decoder.decode(read, &mut values);
-        *buffer = values.iter().flat_map(|value| (value - 1.0).to_le_bytes()).collect();
-        Ok(cut(buffer, range.start - blocks.start * elements * WIDTH, range.end - range.start))
+        let wanted = range.start / WIDTH..range.end.div_ceil(WIDTH);
+        let mut bytes = Vec::with_capacity(usize::try_from((wanted.end - wanted.start) * WIDTH)?);
+        let mut at = 0;
+        for grid in grids {
+            let end = at + grid.cells();
+            let (first, last) = (wanted.start.max(at), wanted.end.min(end));
+            if first < last {
+                self.grid(grid, first - at..last - at, |value| bytes.extend(change.of(value).to_le_bytes()))?;
+            }
+            at = end;
+        }
+        let skipped = range.start % WIDTH;
+        ensure!(bytes.len() as u64 >= skipped + range.end - range.start, "the tensor has fewer values than it should");
+        *buffer = bytes;
+        Ok(cut(buffer, skipped, range.end - range.start))
+    }
+
+    /// The values `cells` of a grid, one after the other.
+    fn grid(&self, grid: &Grid, cells: Range<u64>, mut value: impl FnMut(f32)) -> Result<()> {
+        let Some((&(count, step), _)) = grid.axes.split_last() else { return Ok(()) };
+        let last = grid.axes.len() - 1;
+        let span = grid.span(&cells);
+        let mut decoded = Vec::new();
+        for (name, decoder) in &grid.stored {
+            let (elements, width) = (decoder.block_elements() as u64, decoder.block_bytes() as u64);
+            let blocks = span.start / elements..span.end.div_ceil(elements);
+            let mut read = Vec::new();
+            let bytes =
+                self.inner.read_into(self.stored(name)?, blocks.start * width..blocks.end * width, &mut read)?;
+            let mut values = vec![0.0; usize::try_from((blocks.end - blocks.start) * elements)?];
+            decoder.decode(bytes, &mut values);
+            decoded.push((blocks.start * elements, values));
+        }
+        let mut at = cells.start;
+        while at < cells.end {
+            // Along the innermost axis, as far as it goes.
+            let places = grid.places(at);
+            let run = (count - places[last]).min(cells.end - at);
+            let start = grid.first + places.iter().zip(&grid.axes).map(|(place, (_, step))| place * step).sum::<u64>();
+            for i in 0..run {
+                let tensor = match grid.turn {
+                    Some(turn) if turn == last => places[last] + i,
+                    Some(turn) => places[turn],
+                    None => 0,
+                };
+                let (first, values) = &decoded[tensor as usize];
+                value(values[(start + i * step - first) as usize]);
+            }
+            at += run;
+        }
+        Ok(())
     }
 
     fn quantized<'a>(

@@ -41,6 +41,20 @@ pub trait Source: Send + Sync {
         self.tensors()
     }
 
+    /// How many tensors are stored in which format; a quantised one and its scales count once, as the format of both.
+    fn formats(&self) -> BTreeMap<String, usize> {
+        let mut formats = BTreeMap::new();
+        for info in self.stored().values() {
+            *formats.entry(info.dtype.to_string()).or_default() += 1;
+        }
+        formats
+    }
+
+    /// What a tensor is stored as: its dtype, or the format of a quantised one.
+    fn format(&self, tensor: &TensorInfo) -> String {
+        tensor.dtype.to_string()
+    }
+
     /// Tensors that have no part in a model's weights, should a plan not use them: what they are, and their names.
     fn ignorable(&self) -> &[(&'static str, String)] {
         &[]

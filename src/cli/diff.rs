@@ -166,7 +166,8 @@ fn write_report(args: &DiffArgs, comparison: &Comparison) -> anyhow::Result<()> 
     to_standard_output(|out| args.format.write(comparison, out)).context("cannot write the report to standard output")
 }
 
-fn exit(verdict: Verdict) -> Exit {
+/// The exit code of a verdict.
+pub(super) fn exit(verdict: Verdict) -> Exit {
     match verdict {
         Verdict::Identical | Verdict::WithinTolerance => Exit::Done,
         Verdict::Different => Exit::Different,
@@ -175,7 +176,7 @@ fn exit(verdict: Verdict) -> Exit {
 }
 
 /// A tolerance from the command line: finite and not negative.
-fn tolerance(text: &str) -> Result<f64, String> {
+pub(super) fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("expected a finite number that is not negative".to_string()),

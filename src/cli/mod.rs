@@ -11,6 +11,7 @@ pub mod prompt;
 pub mod run;
 pub mod self_test;
 pub mod survey;
+pub mod weights;
 
 use crate::engine::external;
 use crate::ops::Level;
@@ -79,6 +80,8 @@ enum Command {
     /// Compare two oracle files
     #[command(alias = "compare")]
     Diff(diff::DiffArgs),
+    /// Compare the weights of two checkpoints by what they mean
+    Weights(weights::WeightsArgs),
     /// Say what a checkpoint computes and close its books, from headers alone
     Check(check::CheckArgs),
     /// Say which faults of an engine a check with given prompts would notice
@@ -131,6 +134,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::Weights(args)) => weights::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Faults(args)) => faults::run(&args),
         Some(Command::Probes(args)) => probes::run(&args),

@@ -17,7 +17,8 @@ pub struct OnePromptArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     pub tokens_file: Option<PathBuf>,
 
-    /// Take the tokens of a text, by the tokenizer.json of the checkpoint; standard error shows their ids
+    /// Take the tokens of a text, by the checkpoint's tokenizer: tokenizer.json, or that of the GGUF file. Standard
+    /// error shows their ids
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["tokens", "tokens_file"], allow_hyphen_values = true)]
     text: Option<String>,
 
@@ -68,9 +69,9 @@ pub fn per_token(tokens: &[u32], positions: Option<Vec<u32>>) -> Result<Vec<u32>
 /// The ids of a text by the checkpoint's tokenizer, which standard error shows unless `quiet`.
 ///
 /// # Errors
-/// There is no tokenizer.json, it is broken, or the text gives no token.
+/// There is no tokenizer, it is broken or of a kind that is not read here, or the text gives no token.
 pub fn tokens_of_text(checkpoint: &Path, text: &str, quiet: bool) -> Result<Vec<u32>> {
-    let tokenized = Tokenizer::beside(checkpoint)?.tokenize(text)?;
+    let tokenized = Tokenizer::of(checkpoint)?.tokenize(text)?;
     if !quiet {
         let ids = tokenized.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         let bos = tokenized

@@ -56,7 +56,11 @@ pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
     // Those that are read ahead, the one that is used, and rows that were picked from it, or its rounded weights.
     let pieces = (AHEAD as u64 + 2) * piece + if expert_piece > 0 { (AHEAD as u64 + 1) * expert_piece } else { 0 };
     let passes: u64 = load.floats.iter().map(|&size| values * size as u64 + pieces).sum();
-    PROGRAM + passes + source.working_bytes(piece.max(expert_piece)) + source.tensors().len() as u64 * ENTRY + threads * (1 << 20)
+    PROGRAM
+        + passes
+        + source.working_bytes(piece.max(expert_piece))
+        + source.tensors().len() as u64 * ENTRY
+        + threads * (1 << 20)
 }
 
 /// Bytes of the largest piece of what every pass reads, and of an expert: a piece holds at least one row.

@@ -8,6 +8,7 @@ pub mod gguf;
 pub mod keys;
 pub mod open;
 pub mod pack;
+mod parts;
 pub mod plan;
 pub mod quantization;
 mod quantized;

@@ -1,7 +1,7 @@
 //! Opening a checkpoint of any container: what the files say, under the names of the family's pack.
 
-use super::{gguf, quantized};
 use super::pack::Pack;
+use super::{gguf, quantized};
 use crate::checkpoint::{self, Opened};
 use crate::problem::Problem;
 use std::collections::BTreeSet;

@@ -59,7 +59,7 @@ pub fn pattern(value: &Value) -> Option<Vec<LayerType>> {
 /// Mamba layers, `linear_attention` means them.
 pub const TYPES: &str = "layer_types";
 /// `layer_types`: as before, and the last layer is one of full attention whatever they say (Gemma 4).
-const LAST_FULL: &str = "layer_types, the last one full";
+pub const LAST_FULL: &str = "layer_types, the last one full";
 /// `layer_types`: those of `full_attn_idxs` are full attention, the others are of the default's first type.
 const FULL_ATTN_IDXS: &str = "full_attn_idxs";
 /// `layer_types`: lists inside `linear_attn_config`, counted from one.
@@ -110,7 +110,7 @@ const SLIDING_ONLY: &str = "sliding layers";
 /// `rope_layers`: sliding layers alone, or all where there is no window.
 const SLIDING_OR_ALL: &str = "sliding layers, or all without a window";
 /// `rope_layers`: all where `position_embedding_type` is `rope`, none where it is `nope` or absent.
-const POSITION_TYPE: &str = "position_embedding_type";
+pub const POSITION_TYPE: &str = "position_embedding_type";
 /// `rope_layers`: none.
 const NONE: &str = "none";
 

@@ -12,6 +12,7 @@ pub(crate) mod printable;
 pub mod report;
 pub mod truth;
 pub mod verdict;
+pub mod weights;
 
 pub use comparison::{Comparison, Input, compare};
 pub use file::{FileError, Logits, NumericClass, OracleFile};

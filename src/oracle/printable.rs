@@ -40,6 +40,22 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
+/// "0-2, 5": ascending numbers, runs in short.
+pub(crate) fn ranges(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &n in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == n => *last = n,
+            _ => runs.push((n, n)),
+        }
+    }
+    let texts = runs.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 /// Whether a number reads well without an exponent.
 fn in_reach(value: f64) -> bool {
     value == 0.0 || !value.is_finite() || (1e-3..1e7).contains(&value.abs())
@@ -63,5 +79,11 @@ mod tests {
         assert_eq!([exact(0.005), exact(1e-4), exact(0.0)], ["0.005", "1e-4", "0"]);
         assert_eq!(exact_logit(f64::from(0.1f32)), "0.1");
         assert_eq!([exact_logit(0.1), exact_logit(f64::NEG_INFINITY), exact_logit(f64::NAN)], ["0.1", "-inf", "NaN"]);
+    }
+
+    #[test]
+    fn layers_are_listed_in_runs() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
+        assert_eq!(ranges(&[3]), "3");
     }
 }

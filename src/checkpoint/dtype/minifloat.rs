@@ -5,9 +5,8 @@ use std::array::from_fn;
 use std::sync::LazyLock;
 
 /// Four bits of exponent (bias 7), three of mantissa, no infinity; all bits but the sign are one in a NaN.
-pub static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| {
-    from_fn(|code| if code & 0x7f == 0x7f { f32::NAN } else { value(code as u32, 4, 3) })
-});
+pub static E4M3: LazyLock<[f32; 256]> =
+    LazyLock::new(|| from_fn(|code| if code & 0x7f == 0x7f { f32::NAN } else { value(code as u32, 4, 3) }));
 
 /// Five bits of exponent (bias 15), two of mantissa, infinities and NaNs as in IEEE 754.
 pub static E5M2: LazyLock<[f32; 256]> = LazyLock::new(|| {
@@ -47,7 +46,10 @@ mod tests {
     fn values_of_the_specifications() {
         // OCP 8-bit Floating Point, table 2: largest, smallest normal, largest and smallest subnormal.
         assert_eq!([0x7e, 0x08, 0x07, 0x01].map(|code| E4M3[code]), [448.0, 0.015625, 0.875 / 64.0, 1.0 / 512.0]);
-        assert_eq!([0x7b, 0x04, 0x03, 0x01].map(|code| E5M2[code]), [57344.0, 2f32.powi(-14), 0.75 * 2f32.powi(-14), 2f32.powi(-16)]);
+        assert_eq!(
+            [0x7b, 0x04, 0x03, 0x01].map(|code| E5M2[code]),
+            [57344.0, 2f32.powi(-14), 0.75 * 2f32.powi(-14), 2f32.powi(-16)]
+        );
         assert!(E4M3[0x7f].is_nan() && E4M3[0xff].is_nan());
         assert_eq!(E5M2.iter().filter(|value| value.is_nan()).count(), 6);
         assert_eq!((E5M2[0x7c], E5M2[0xfc]), (f32::INFINITY, f32::NEG_INFINITY));

@@ -5,7 +5,7 @@
 use super::super::Dtype;
 use super::super::local::LocalFile;
 use super::cursor::Cursor;
-use super::value::{self, Value};
+use super::value::{self, Keep, Value};
 use crate::problem::{Problem, quote};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,30 +52,8 @@ pub(super) struct Header {
 /// The header as a whole is unusable; what is wrong with single tensors is in [`Header::problems`].
 pub(super) fn read(file: &LocalFile) -> Result<Header, Problem> {
     let mut cursor = Cursor::new(file);
-    start(&mut cursor)?;
-    let tensors = cursor.u64("the tensor count")?;
-    let keys = cursor.u64("the key count")?;
-    // A key takes 13 bytes and a tensor 24 at least.
-    let left = cursor.left();
-    for (what, count, most) in
-        [("keys", keys, MOST_KEYS.min(left / 13)), ("tensors", tensors, MOST_TENSORS.min(left / 24))]
-    {
-        if count > most {
-            let at = if what == "keys" { 16 } else { 8 };
-            let message = format!("expected at most {most} {what} in {left} bytes, found {count} at byte {at}");
-            return Err(cursor.problem("gguf-count", message));
-        }
-    }
-    let mut metadata = BTreeMap::new();
-    for i in 0..keys {
-        let at = cursor.at();
-        let key = name(&mut cursor, &format!("key {i}"), LONGEST_KEY)?;
-        let value = value::read(&mut cursor, &key)?;
-        if metadata.insert(key.clone(), value).is_some() {
-            let message = format!("gives the key {} twice, the second time at byte {at}", quote(&key));
-            return Err(cursor.problem("gguf-duplicate-key", message));
-        }
-    }
+    let (keys, tensors) = start(&mut cursor)?;
+    let metadata = values(&mut cursor, keys, &[])?;
     let alignment = alignment(&cursor, &metadata)?;
     let (mut entries, mut problems) = (Vec::new(), Vec::new());
     let mut names = BTreeSet::new();
@@ -106,8 +84,51 @@ pub(super) fn read(file: &LocalFile) -> Result<Header, Problem> {
     Ok(header)
 }
 
-/// Magic and version.
-fn start(cursor: &mut Cursor<'_>) -> Result<(), Problem> {
+/// The keys and values of a file, with the whole of those `arrays`.
+///
+/// # Errors
+/// The file holds no metadata, or one of `arrays` is too long to be kept.
+pub(super) fn metadata(file: &LocalFile, arrays: &[&str]) -> Result<BTreeMap<String, Value>, Problem> {
+    let mut cursor = Cursor::new(file);
+    let (keys, _) = start(&mut cursor)?;
+    values(&mut cursor, keys, arrays)
+}
+
+/// Magic, version, and how many keys and tensors there are.
+fn start(cursor: &mut Cursor<'_>) -> Result<(u64, u64), Problem> {
+    magic_and_version(cursor)?;
+    let tensors = cursor.u64("the tensor count")?;
+    let keys = cursor.u64("the key count")?;
+    // A key takes 13 bytes and a tensor 24 at least.
+    let left = cursor.left();
+    for (what, count, most) in
+        [("keys", keys, MOST_KEYS.min(left / 13)), ("tensors", tensors, MOST_TENSORS.min(left / 24))]
+    {
+        if count > most {
+            let at = if what == "keys" { 16 } else { 8 };
+            let message = format!("expected at most {most} {what} in {left} bytes, found {count} at byte {at}");
+            return Err(cursor.problem("gguf-count", message));
+        }
+    }
+    Ok((keys, tensors))
+}
+
+fn values(cursor: &mut Cursor<'_>, keys: u64, arrays: &[&str]) -> Result<BTreeMap<String, Value>, Problem> {
+    let mut metadata = BTreeMap::new();
+    for i in 0..keys {
+        let at = cursor.at();
+        let key = name(cursor, &format!("key {i}"), LONGEST_KEY)?;
+        let keep = if arrays.contains(&key.as_str()) { Keep::Values } else { Keep::Length };
+        let value = value::read(cursor, &key, keep)?;
+        if metadata.insert(key.clone(), value).is_some() {
+            let message = format!("gives the key {} twice, the second time at byte {at}", quote(&key));
+            return Err(cursor.problem("gguf-duplicate-key", message));
+        }
+    }
+    Ok(metadata)
+}
+
+fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<(), Problem> {
     if cursor.left() == 0 {
         return Err(cursor.problem("gguf-magic", "expected a GGUF file, found an empty file (0 bytes)"));
     }

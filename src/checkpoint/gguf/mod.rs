@@ -84,6 +84,15 @@ impl Gguf {
     }
 }
 
+/// The keys and values of a file, a split model's first one, with the whole of those `arrays`: of a long one
+/// [`Gguf::metadata`] keeps the length alone.
+///
+/// # Errors
+/// The file's metadata is unusable, or one of `arrays` is too long to be kept.
+pub fn metadata(path: &Path, arrays: &[&str]) -> Result<BTreeMap<String, Value>, Problem> {
+    header::metadata(&LocalFile::open(path.to_owned())?, arrays)
+}
+
 fn open_all(path: &Path, problems: &mut Vec<Problem>) -> Result<Gguf, Problem> {
     let (shard, header) = open_one(path.to_owned(), true)?;
     let Header { mut metadata, entries, data_start, problems: found, .. } = header;

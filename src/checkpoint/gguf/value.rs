@@ -10,6 +10,17 @@ const TEXT: u64 = 4096;
 const NUMBERS: u64 = 4096;
 /// Arrays in arrays.
 const DEPTH: u32 = 8;
+/// Values of an array that is kept in full, and the bytes that it takes in the file: the largest vocabularies have less
+/// than a million tokens.
+const MOST_VALUES: u64 = 1 << 22;
+const MOST_BYTES: u64 = 1 << 26;
+
+/// What is kept of a long array.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    Length,
+    Values,
+}
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,14 +123,14 @@ fn smallest(kind: u32) -> Option<u64> {
 /// Reads the value of `key`: its type, then what the type says.
 ///
 /// # Errors
-/// There is no such type, the file ends, or an array holds more values than the file can.
-pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Problem> {
+/// There is no such type, the file ends, an array holds more values than the file can, or too many to be kept.
+pub(super) fn read(cursor: &mut Cursor<'_>, key: &str, keep: Keep) -> Result<Value, Problem> {
     let what = format!("the value of key {}", quote(key));
     let kind = cursor.u32(&what)?;
-    of_kind(cursor, kind, &what, 0)
+    of_kind(cursor, kind, &what, keep, 0)
 }
 
-fn of_kind(cursor: &mut Cursor<'_>, kind: u32, what: &str, depth: u32) -> Result<Value, Problem> {
+fn of_kind(cursor: &mut Cursor<'_>, kind: u32, what: &str, keep: Keep, depth: u32) -> Result<Value, Problem> {
     Ok(match kind {
         0 => Value::Whole(u8::from_le_bytes(cursor.take(what)?).into()),
         1 => Value::Whole(i8::from_le_bytes(cursor.take(what)?).into()),
@@ -137,7 +148,7 @@ fn of_kind(cursor: &mut Cursor<'_>, kind: u32, what: &str, depth: u32) -> Result
             }
         },
         TEXT_TYPE => text(cursor, what)?,
-        ARRAY_TYPE => array(cursor, what, depth)?,
+        ARRAY_TYPE => array(cursor, what, keep, depth)?,
         10 => Value::Whole(cursor.u64(what)?.into()),
         11 => Value::Whole(i64::from_le_bytes(cursor.take(what)?).into()),
         12 => Value::Float64(f64::from_le_bytes(cursor.take(what)?)),
@@ -160,7 +171,7 @@ fn text(cursor: &mut Cursor<'_>, what: &str) -> Result<Value, Problem> {
     Ok(String::from_utf8(bytes).map_or(Value::LongText(len), Value::Text))
 }
 
-fn array(cursor: &mut Cursor<'_>, what: &str, depth: u32) -> Result<Value, Problem> {
+fn array(cursor: &mut Cursor<'_>, what: &str, keep: Keep, depth: u32) -> Result<Value, Problem> {
     if depth == DEPTH {
         let message = format!("nests arrays deeper than {DEPTH} levels in {what} at byte {}", cursor.at());
         return Err(cursor.problem("gguf-value", message));
@@ -176,6 +187,9 @@ fn array(cursor: &mut Cursor<'_>, what: &str, depth: u32) -> Result<Value, Probl
         );
         return Err(cursor.problem("gguf-count", message));
     }
+    if keep == Keep::Values && kind != ARRAY_TYPE {
+        return full_array(cursor, kind, len, what).map(Value::List);
+    }
     match kind {
         TEXT_TYPE => {
             for _ in 0..len {
@@ -185,14 +199,35 @@ fn array(cursor: &mut Cursor<'_>, what: &str, depth: u32) -> Result<Value, Probl
         }
         ARRAY_TYPE => {
             for _ in 0..len {
-                array(cursor, what, depth + 1)?;
+                array(cursor, what, Keep::Length, depth + 1)?;
             }
         }
         _ if len <= NUMBERS => {
-            let values: Result<Vec<Value>, Problem> = (0..len).map(|_| of_kind(cursor, kind, what, depth)).collect();
+            let values: Result<Vec<Value>, Problem> =
+                (0..len).map(|_| of_kind(cursor, kind, what, keep, depth)).collect();
             return values.map(Value::List);
         }
         _ => cursor.skip(len * smallest, what)?,
     }
     Ok(Value::LongList(len))
+}
+
+/// The values of an array of texts, numbers or flags.
+fn full_array(cursor: &mut Cursor<'_>, kind: u32, len: u64, what: &str) -> Result<Vec<Value>, Problem> {
+    let start = cursor.at();
+    if len > MOST_VALUES {
+        let message =
+            format!("expected at most {MOST_VALUES} values in the array of {what} at byte {start}, found {len}");
+        return Err(cursor.problem("gguf-count", message));
+    }
+    let mut values = Vec::new();
+    for _ in 0..len {
+        values.push(of_kind(cursor, kind, what, Keep::Length, DEPTH)?);
+        if cursor.at() - start > MOST_BYTES {
+            let message =
+                format!("expected at most {MOST_BYTES} bytes in the array of {what} at byte {start}, found more");
+            return Err(cursor.problem("gguf-count", message));
+        }
+    }
+    Ok(values)
 }

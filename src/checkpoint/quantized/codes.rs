@@ -28,6 +28,9 @@ pub enum Packing {
     Down { bits: u32 },
     /// Eight rows in a word of a matrix `[cols, rows / 8]`: AWQ.
     Interleaved,
+    /// Four rows, in words of two bytes of a matrix `[rows / 4, cols]`: of each 64 columns one row after the other, four
+    /// columns in a word: AWQ for fast GEMV.
+    Quartets,
     /// The matrix read as one of `width` columns, in as many planes as there are codes in a unit: its first rows are the
     /// uppermost codes of all units: HQQ.
     Planes { bits: u32, width: usize, height: usize },
@@ -98,6 +101,7 @@ impl Packing {
             Self::Words { bits } => cols.div_ceil(32 / u64::from(bits)).checked_mul(4)?.checked_mul(rows),
             Self::Down { bits } => cols.checked_mul(bits.into())?.div_ceil(32).checked_mul(4)?.checked_mul(rows),
             Self::Interleaved => cols.checked_mul(rows.div_ceil(8))?.checked_mul(4),
+            Self::Quartets => cols.next_multiple_of(64).checked_mul(rows.div_ceil(4))?.checked_mul(2),
             Self::Planes { bits, width, height } => {
                 let (codes, bytes) = unit(bits);
                 (height as u64).div_ceil(codes.into()).checked_mul(width as u64)?.checked_mul(bytes as u64)
@@ -158,6 +162,15 @@ impl Packing {
                 let (words, shift) = (rows.div_ceil(8), 4 * INTERLEAVED[row % 8]);
                 for (col, code) in cols.zip(out) {
                     *code = (word(bytes, col * words + row / 8) >> shift) as u8 & 15;
+                }
+            }
+            Self::Quartets => {
+                let line = row / 4 * width.next_multiple_of(64) * 2;
+                for (col, code) in cols.zip(out) {
+                    // Of 32 columns, a * 8 + b * 2 + c comes at b * 8 + c * 4 + a.
+                    let (a, b, c) = (col % 32 / 8, col % 8 / 2, col % 2);
+                    let place = col / 64 * 256 + row % 4 * 64 + col % 64 / 32 * 32 + b * 8 + c * 4 + a;
+                    *code = bytes[line + place / 2] >> (place % 2 * 4) & 15;
                 }
             }
             Self::Planes { bits, width: across, height } => {

@@ -90,7 +90,10 @@ pub enum Offset {
     /// A zero point beside each scale, taken from the code's value.
     Zero(Numbers),
     /// The same, packed: `[rows, groups]`, `[groups, rows]` where `by_group`.
-    Packed { codes: Codes, by_group: bool },
+    Packed {
+        codes: Codes,
+        by_group: bool,
+    },
     /// Added to the product.
     Bias(Numbers),
 }
@@ -219,9 +222,7 @@ impl Quantized {
         let scales = Part::numbers(source, &self.scale.numbers, span.clone())?;
         let further = match &self.scale.further {
             Further::Times(one) | Further::Over(one) => Part::whole(source, &one.stored)?,
-            Further::Nested { of, size, .. } => {
-                Part::numbers(source, of, span.start / size..span.end.div_ceil(*size))?
-            }
+            Further::Nested { of, size, .. } => Part::numbers(source, of, span.start / size..span.end.div_ceil(*size))?,
             Further::Nothing | Further::Then(_) => Part::default(),
         };
         let offsets = match &self.offset {

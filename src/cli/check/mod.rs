@@ -50,6 +50,8 @@ struct Report<'a> {
     parameters: Option<u64>,
     /// By dtype, over every tensor of the checkpoint.
     census: BTreeMap<String, Count>,
+    /// How many weights are stored in which format; a quantised one and its scales count once.
+    formats: BTreeMap<String, usize>,
     files: Vec<File>,
     /// Tensors that have no effect on a text run.
     ignored_tensors: Option<&'a BTreeMap<String, Vec<String>>>,
@@ -102,6 +104,7 @@ fn report(survey: &Survey) -> Report<'_> {
         config_sha256: survey.config.as_ref().map(|c| c.sha256.as_str()),
         parameters: plan.map(Plan::parameters),
         census: source.map(census).unwrap_or_default(),
+        formats: source.map(Source::formats).unwrap_or_default(),
         files: source.map(files).unwrap_or_default(),
         ignored_tensors: books.map(|b| &b.ignored),
         allowed_unused: books.map_or(&[], |b| &b.allowed),
@@ -145,6 +148,10 @@ fn text(report: &Report<'_>) -> String {
     for (dtype, count) in &report.census {
         let (n, elements) = (count.tensors, count.elements);
         rows.push(("tensors", format!("{n} {dtype}, {elements} elements, {}", HumanBytes(count.bytes))));
+    }
+    if report.formats.keys().any(|format| !report.census.contains_key(format)) {
+        let formats: Vec<String> = report.formats.iter().map(|(format, count)| format!("{count} {format}")).collect();
+        rows.push(("stored as", formats.join(", ")));
     }
     if let Some(parameters) = report.parameters {
         rows.push(("parameters", parameters.to_string()));

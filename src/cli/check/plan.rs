@@ -8,6 +8,7 @@ use crate::model::plan::{
 };
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::oracle::printable::ranges;
 
 /// Names and values, in the order in which they are printed.
 pub fn rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
@@ -404,22 +405,6 @@ fn per_layer(plan: &Plan, value: impl Fn(&Layer) -> String) -> String {
     }
 }
 
-/// "0-2, 5": ascending numbers, runs in short.
-fn ranges(numbers: &[usize]) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &n in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == n => *last = n,
-            _ => runs.push((n, n)),
-        }
-    }
-    let texts = runs.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
-    texts.collect::<Vec<_>>().join(", ")
-}
-
 fn rope(rope: &Rope) -> String {
     let scaling = match &rope.scaling {
         RopeScaling::Default => "default".to_owned(),
@@ -485,7 +470,7 @@ fn list(numbers: &[f64]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{list, number, ranges};
+    use super::{list, number};
 
     #[test]
     fn a_number_is_shown_in_the_short_form() {
@@ -497,11 +482,5 @@ mod tests {
     fn a_long_list_is_shown_by_its_ends() {
         assert_eq!(list(&[1.0, 1.5, 2.0, 4.25]), "[1, 1.5, 2, 4.25]");
         assert_eq!(list(&[1.0, 1.5, 2.0, 4.25, 8.0]), "[1, ..., 8] (5 values)");
-    }
-
-    #[test]
-    fn layers_are_listed_in_runs() {
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
-        assert_eq!(ranges(&[3]), "3");
     }
 }

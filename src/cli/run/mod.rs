@@ -24,7 +24,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use lanes::{Distance, Experts, Lane, lane, sessions};
 use prompts::{Prompt, PromptArgs, prompts};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -465,11 +465,7 @@ fn receipts(
 
 /// How many tensors are stored in which format, the most first.
 fn weights_dtype(source: &dyn Source) -> String {
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for info in source.stored().values() {
-        *counts.entry(info.dtype.name()).or_default() += 1;
-    }
-    let mut counts: Vec<(&str, u64)> = counts.into_iter().collect();
+    let mut counts: Vec<(String, usize)> = source.formats().into_iter().collect();
     counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     let counts: Vec<String> = counts.into_iter().map(|(name, count)| format!("{name}:{count}")).collect();
     visible(&counts.join(","))

@@ -2,11 +2,13 @@
 //! computed.
 
 mod ahead;
+mod rows;
 mod schedule;
 mod sweep;
 mod tile;
 
 pub use ahead::AHEAD;
+pub use rows::{Block, RowReader};
 pub(super) use schedule::{of_mlp, of_plan};
 pub use tile::{Scratch, Steps, Tile, Transposed};
 

@@ -5,12 +5,14 @@ use super::rope;
 use super::table::Common;
 use crate::checkpoint::Source;
 use crate::checkpoint::gguf::Value;
-use crate::model::rules;
+use crate::model::{rules, schema};
 use crate::problem::{Problem, quote};
 use serde_json::{Map, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Json = serde_json::Value;
+
+const HEADS_KV: &str = "attention.head_count_kv";
 
 /// The config that is being made, and which keys of the file are in it.
 pub(super) struct Making<'a> {
@@ -35,17 +37,28 @@ pub(super) fn translate(
     if let Some(model_type) = reading.pack.model_types.first() {
         making.root.insert("model_type".into(), json!(model_type));
     }
-    for (key, value) in &reading.table.set {
-        making.root.insert(key.clone(), serde_json::to_value(value).unwrap_or_default());
+    let sized = reading.table.when.iter().filter(|when| reading.count(&when.key) == Some(when.is));
+    for (key, value) in reading.table.set.iter().chain(sized.flat_map(|when| &when.set)) {
+        making.write(key, serde_json::to_value(value).unwrap_or_default());
     }
     making.vocabulary();
     making.layers();
+    making.latent();
+    making.mixers();
+    making.state();
     making.heads();
     making.switches();
+    making.rows();
     making.windows();
     making.experts();
+    making.sparsity();
+    making.positions();
     rope::translate(&mut making);
     making.fields();
+    for (key, value) in &reading.table.absent {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        making.root.entry(key.clone()).or_insert(value);
+    }
     for key in &reading.table.null {
         making.root.entry(key.clone()).or_insert(Json::Null);
     }
@@ -96,11 +109,19 @@ impl<'a> Making<'a> {
         }
     }
 
+    /// What a config key has so far; `a.b` is key b of object a.
+    fn value(&self, key: &str) -> Option<&Json> {
+        match key.split_once('.') {
+            Some((object, key)) => self.root.get(object)?.get(key),
+            None => self.root.get(key),
+        }
+    }
+
     /// Gives a field of the plan its value, from `key`. Returns whether the pack has that field.
     fn give(&mut self, field: &str, value: Json, key: &str) -> bool {
         let Some(described) = self.reading.pack.fields.get(field) else { return false };
         if let Some(name) = described.keys.first() {
-            let other = self.root.get(name).filter(|other| !same(other, &value)).cloned();
+            let other = self.value(name).filter(|other| !same(other, &value)).cloned();
             match other {
                 // `set` of the pack's table: the file says something else.
                 Some(other) => self.wrong(key, &other.to_string()),
@@ -149,28 +170,129 @@ impl<'a> Making<'a> {
 
     /// The number of layers, without those that predict further tokens.
     fn layers(&mut self) {
-        let Some(count) = self.reading.count("block_count") else { return };
+        const FURTHER: &str = "nextn_predict_layers";
+        let Some(count) = self.reading.layers() else { return };
         self.take("block_count");
-        let further = self.reading.count("nextn_predict_layers").unwrap_or(0);
-        self.give("num_hidden_layers", json!(count.saturating_sub(further)), "block_count");
+        self.give("num_hidden_layers", json!(count), "block_count");
+        if !self.has("num_mtp_layers") && self.reading.further().is_some() {
+            self.take(FURTHER);
+        }
+    }
+
+    /// What each layer is, where a file says which ones have no attention.
+    fn mixers(&mut self) {
+        const RECURRENT: &str = "attention.recurrent_layers";
+        let Some(other) = &self.reading.table.other_layers else { return };
+        let layers = self.reading.layers().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let of = |kinds: Vec<bool>| -> Json {
+            let kind = |&full: &bool| if full { "full_attention" } else { other.as_str() };
+            kinds.iter().take(layers).map(kind).collect()
+        };
+        if let Some(Value::List(list)) = self.reading.get(RECURRENT)
+            && list.iter().all(|value| matches!(value, Value::Flag(_)))
+        {
+            self.take(RECURRENT);
+            self.write("layer_types", of(list.iter().map(|value| *value == Value::Flag(false)).collect()));
+            self.came_from("layer_types", RECURRENT);
+            self.take("full_attention_interval");
+        } else if self.reading.get("full_attention_interval").is_some() {
+            self.pass("full_attention_interval", "full_attention_interval");
+        }
+        // Zero key/value heads are a layer without attention.
+        let Some(Value::List(list)) = self.reading.get(HEADS_KV) else { return };
+        let heads: BTreeSet<Option<u64>> = list.iter().map(Value::as_count).filter(|n| *n != Some(0)).collect();
+        match heads.first() {
+            Some(Some(heads_kv)) if heads.len() == 1 => {
+                self.take(HEADS_KV);
+                self.write("layer_types", of(list.iter().map(|value| value.as_count() != Some(0)).collect()));
+                self.came_from("layer_types", HEADS_KV);
+                if !self.has("kv_lora_rank") {
+                    self.give("num_key_value_heads", json!(heads_kv), HEADS_KV);
+                }
+            }
+            _ => self.wrong(HEADS_KV, "zeros and one other number"),
+        }
+    }
+
+    /// Layers with a state: how wide their heads are.
+    fn state(&mut self) {
+        const INNER: &str = "ssm.inner_size";
+        let reading = self.reading;
+        let (Some(inner), Some(heads)) = (reading.count(INNER), reading.count("ssm.time_step_rank")) else { return };
+        if !self.has("state_head_dim") || heads == 0 || !inner.is_multiple_of(heads) {
+            return;
+        }
+        self.take(INNER);
+        self.give("state_head_dim", json!(inner / heads), INNER);
+        if let Some(width) = reading.count("embedding_length").filter(|&n| n > 0 && inner.is_multiple_of(n))
+            && self.has("expand")
+        {
+            self.give("expand", json!(inner / width), INNER);
+        }
+    }
+
+    /// What only the shape of a tensor says.
+    fn rows(&mut self) {
+        for (field, tensor) in &Common::embedded().rows {
+            let is_it = |name: &str| {
+                let inside = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+                name == tensor || inside.is_some_and(|(_, rest)| rest == tensor)
+            };
+            let stored = self.reading.gguf.tensors().values().find(|info| is_it(&info.name));
+            let Some(rows) = stored.and_then(|info| info.shape.first()) else { continue };
+            let Some(key) = self.reading.pack.fields.get(field).and_then(|field| field.keys.first()) else { continue };
+            if self.value(key).is_none() {
+                self.write(key, json!(rows));
+            }
+        }
+    }
+
+    /// Whether the pack has a field.
+    pub fn has(&self, field: &str) -> bool {
+        self.reading.pack.fields.contains_key(field)
+    }
+
+    /// Latent attention: a file says how wide heads are once their keys are worked out, and calls what is stored of a
+    /// token one key/value head. An older file has the first alone, under the usual keys.
+    fn latent(&mut self) {
+        const KEY: &str = "attention.key_length_mla";
+        const ROTATED: &str = "rope.dimension_count";
+        if !self.has("kv_lora_rank") {
+            return;
+        }
+        let reading = self.reading;
+        let (key, value) = match reading.get(KEY) {
+            Some(_) => (KEY, "attention.value_length_mla"),
+            None => ("attention.key_length", "attention.value_length"),
+        };
+        let (width, rotated) = (reading.count(key), reading.count(ROTATED));
+        if let (Some(width), Some(rotated)) = (width, rotated) {
+            match width.checked_sub(rotated).filter(|&rest| rest > 0) {
+                Some(rest) => {
+                    self.take(key);
+                    self.take(ROTATED);
+                    self.give("qk_nope_head_dim", json!(rest), key);
+                    self.give("qk_rope_head_dim", json!(rotated), ROTATED);
+                }
+                None => self.wrong(key, &format!("more than {ROTATED}, {rotated}")),
+            }
+        }
+        if let Some(width) = self.take(value) {
+            self.give("v_head_dim", width.to_json(), value);
+        }
+        let rank = reading.count("attention.kv_lora_rank").unwrap_or(0);
+        for (key, stored) in
+            [(HEADS_KV, 1), ("attention.key_length", rank + rotated.unwrap_or(0)), ("attention.value_length", rank)]
+        {
+            if reading.get(KEY).is_some() && reading.count(key) == Some(stored) {
+                self.take(key);
+            }
+        }
     }
 
     fn heads(&mut self) {
-        // Zero key/value heads are a layer without attention.
-        if let Some(Value::List(list)) = self.reading.get("attention.head_count_kv")
-            && self.reading.pack.fields.get("layer_types").is_some_and(|f| f.rule.as_deref() == Some("full_attn_idxs"))
-        {
-            let full: Vec<usize> = (0..list.len()).filter(|&i| list[i].as_count() != Some(0)).collect();
-            let heads: BTreeSet<Option<u64>> = full.iter().map(|&i| list[i].as_count()).collect();
-            match heads.first() {
-                Some(Some(heads_kv)) if heads.len() == 1 => {
-                    self.take("attention.head_count_kv");
-                    self.write("full_attn_idxs", json!(full));
-                    self.give("num_key_value_heads", json!(heads_kv), "attention.head_count_kv");
-                }
-                _ => self.wrong("attention.head_count_kv", "zeros and one other number"),
-            }
-        }
+        self.multi_query();
+        self.two_widths();
         let (Some(width), Some(heads)) =
             (self.reading.count("embedding_length"), self.reading.count("attention.head_count"))
         else {
@@ -193,6 +315,92 @@ impl<'a> Making<'a> {
         }
     }
 
+    /// Layers that see everything have heads of another width than sliding ones, and perhaps another number of keys.
+    fn two_widths(&mut self) {
+        const FULL: &str = "attention.key_length";
+        const SLIDING: &str = "attention.key_length_swa";
+        if !self.has("full_head_dim") {
+            return;
+        }
+        let reading = self.reading;
+        for (field, key, value) in
+            [("full_head_dim", FULL, "attention.value_length"), ("head_dim", SLIDING, "attention.value_length_swa")]
+        {
+            let Some(width) = self.take(key) else { continue };
+            self.give(field, width.to_json(), key);
+            if reading.get(value) == Some(width) {
+                self.take(value);
+            }
+        }
+        let tensors = reading.gguf.tensors();
+        let without_values = |name: &String| {
+            let layer = name.strip_suffix("attn_k.weight");
+            layer.is_some_and(|layer| !tensors.contains_key(&format!("{layer}attn_v.weight")))
+        };
+        if let Some(key) = reading.pack.fields.get("attention_k_eq_v").and_then(|field| field.keys.first()) {
+            self.write(key, json!(tensors.keys().any(without_values)));
+        }
+        if let (Some(Value::List(kv)), Some(Value::List(sliding))) =
+            (reading.get(HEADS_KV), reading.get("attention.sliding_window_pattern"))
+        {
+            let of = |slides: bool| {
+                let layers = kv.iter().zip(sliding).filter(|(_, slide)| **slide == Value::Flag(slides));
+                let heads: BTreeSet<Option<u64>> = layers.map(|(n, _)| n.as_count()).collect();
+                heads.first().copied().flatten().filter(|_| heads.len() == 1)
+            };
+            match (of(true), of(false), kv.len() == sliding.len()) {
+                (Some(slides), Some(full), true) => {
+                    self.take(HEADS_KV);
+                    self.give("num_key_value_heads", json!(slides), HEADS_KV);
+                    self.give("full_num_key_value_heads", json!(full), HEADS_KV);
+                }
+                _ => self.wrong(HEADS_KV, "one number for sliding layers and one for the others"),
+            }
+        }
+        self.double_width();
+        if reading.pack.fields.get("moe_layers").and_then(|field| field.rule.as_deref()) == Some(rules::ENABLED) {
+            let experts = reading.count("expert_count").is_some_and(|n| n > 0);
+            self.write(rules::ENABLED, json!(experts));
+        }
+    }
+
+    /// Last layers, those that read others' keys and values, whose MLPs are twice as wide.
+    fn double_width(&mut self) {
+        const WIDTH: &str = "feed_forward_length";
+        let Some(Value::List(list)) = self.reading.get(WIDTH).filter(|_| self.has("double_wide_shared")) else {
+            return;
+        };
+        let widths: Vec<Option<u64>> = list.iter().map(Value::as_count).collect();
+        let shared =
+            self.reading.count("attention.shared_kv_layers").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let Some(Some(narrow)) = widths.first().copied() else { return };
+        let expected = |twice: bool| {
+            (0..widths.len()).all(|i| {
+                let wide = twice && i + shared >= widths.len();
+                widths[i] == narrow.checked_mul(if wide { 2 } else { 1 })
+            })
+        };
+        match (expected(false), expected(true)) {
+            (false, false) => self.wrong(WIDTH, "one number, or twice it in the layers of attention.shared_kv_layers"),
+            (same, _) => {
+                self.take(WIDTH);
+                self.give("intermediate_size", json!(narrow), WIDTH);
+                self.give("double_wide_shared", json!(!same), WIDTH);
+            }
+        }
+    }
+
+    /// Falcon's two architectures: the new one has groups of heads, and often a norm for each branch.
+    fn multi_query(&mut self) {
+        let rule = self.reading.pack.fields.get("num_key_value_heads").and_then(|field| field.rule.as_deref());
+        let (heads, kv) = (self.reading.count("attention.head_count"), self.reading.count(HEADS_KV));
+        let (Some(schema::MULTI_QUERY), Some(heads), Some(kv)) = (rule, heads, kv) else { return };
+        let two = self.reading.gguf.tensors().contains_key("blk.0.attn_norm_2.weight");
+        self.write(schema::MULTI_QUERY, json!(kv == 1));
+        self.write(schema::NEW_DECODER, json!(two || 1 < kv && kv < heads));
+        self.write(schema::NUM_LN, json!(if two { 2 } else { 1 }));
+    }
+
     /// Switches that the file sets by having tensors.
     fn switches(&mut self) {
         let tensors = self.reading.gguf.tensors();
@@ -207,8 +415,13 @@ impl<'a> Making<'a> {
             };
             tensors.contains_key(name) || tensors.keys().any(in_a_layer)
         };
-        for (field, names) in &Common::embedded().flags {
+        let common = Common::embedded();
+        for (field, names) in &common.flags {
             let Some(key) = self.reading.pack.fields.get(field).and_then(|field| field.keys.first()) else { continue };
+            // A part that the family doesn't have says nothing.
+            if !names.iter().any(|name| common.plays(name, &self.reading.pack.tensors)) {
+                continue;
+            }
             // One key for several switches: what the tensors don't agree on, the books find.
             let on = names.iter().any(has) || self.root.get(key) == Some(&Json::Bool(true));
             self.write(key, json!(on));
@@ -239,7 +452,7 @@ impl<'a> Making<'a> {
                 None => {}
             }
         }
-        if types == Some(rules::TYPES) {
+        if matches!(types, Some(rules::TYPES | rules::LAST_FULL)) {
             let keys = self.reading.pack.fields.get("layer_types").map_or(&[][..], |field| &field.keys);
             match self.reading.get("attention.sliding_window_pattern") {
                 Some(Value::List(list)) if list.iter().all(|v| matches!(v, Value::Flag(_))) => {
@@ -251,6 +464,28 @@ impl<'a> Making<'a> {
                 Some(Value::Whole(_)) if keys.len() > 1 => self.pass("attention.sliding_window_pattern", &keys[1]),
                 _ => {}
             }
+        }
+    }
+
+    /// How sparse gates are: a file says how many standard deviations above the mean a value has to be, the config which
+    /// share of them stays below.
+    fn sparsity(&mut self) {
+        const KEY: &str = "activation_sparsity_scale";
+        let Some(Value::List(list)) = self.reading.get(KEY).filter(|_| self.has("activation_sparsity_pattern")) else {
+            return;
+        };
+        let share = |value: &Value| match *value {
+            // The shortest number that the float32 is the nearest of, as everywhere.
+            Value::Float32(n) => Some((0.5 * libm::erfc(-f64::from(n) / std::f64::consts::SQRT_2)) as f32),
+            _ => None,
+        };
+        match list.iter().map(share).collect::<Option<Vec<f32>>>() {
+            Some(shares) => {
+                self.take(KEY);
+                let shares: Vec<Json> = shares.into_iter().map(|n| Value::Float32(n).to_json()).collect();
+                self.give("activation_sparsity_pattern", json!(shares), KEY);
+            }
+            None => self.wrong(KEY, "a list of float32 numbers"),
         }
     }
 
@@ -288,6 +523,15 @@ impl<'a> Making<'a> {
         }
     }
 
+    /// Whether attention has RoPE at all.
+    fn positions(&mut self) {
+        let rule = self.reading.pack.fields.get("rope_layers").and_then(|field| field.rule.as_deref());
+        if rule == Some(rules::POSITION_TYPE) {
+            let rope = self.take("rope.scaling.finetuned") != Some(&Value::Flag(false));
+            self.write(rules::POSITION_TYPE, json!(if rope { "rope" } else { "nope" }));
+        }
+    }
+
     /// Keys that the tables know.
     fn fields(&mut self) {
         let common = Common::embedded();
@@ -302,7 +546,11 @@ impl<'a> Making<'a> {
             let candidates = common.fields.get(key).map_or(&[][..], Vec::as_slice);
             let known = candidates.iter().any(|field| self.give(field, json.clone(), key));
             let harmless = || common.only.get(key).is_some_and(|values| values.contains(&json));
-            if known || harmless() || common.inert_of_architecture.iter().any(|inert| inert == key) {
+            if known
+                || harmless()
+                || self.reading.table.inert.iter().any(|inert| inert == key)
+                || common.inert_of_architecture.iter().any(|inert| inert == key)
+            {
                 self.used.insert(key.to_owned());
             }
         }

@@ -41,6 +41,18 @@ impl<'a> Reading<'a> {
         self.get(key)?.as_count()
     }
 
+    /// The number of layers, without those that predict further tokens.
+    fn layers(&self) -> Option<u64> {
+        Some(self.count("block_count")?.saturating_sub(self.count("nextn_predict_layers").unwrap_or(0)))
+    }
+
+    /// How the pack calls what predicts further tokens: a template with a `*` at the end.
+    fn further(&self) -> Option<&'a str> {
+        let templates = || self.pack.tensors.ignorable.values().flatten().map(String::as_str);
+        let beyond = templates().find(|template| template.contains("{beyond}") && template.ends_with('*'));
+        beyond.or_else(|| templates().find(|template| *template == "mtp.*"))
+    }
+
     fn undoes(&self, undo: Undo) -> bool {
         self.table.undo.contains(&undo)
     }
@@ -91,8 +103,12 @@ fn choose<'p>(gguf: &Gguf, packs: &'p [Pack]) -> Result<(&'p Pack, &'p Table, St
         return Err(Problem::new("gguf-architecture", place(), format!("expected a text, found {value}")));
     };
     let has = |key: &String| {
+        let (key, number) = key.split_once('=').map_or((key.as_str(), None), |(key, n)| (key, n.parse::<u64>().ok()));
         let value = gguf.metadata().get(&format!("{architecture}.{key}"));
-        value.is_some_and(|value| value.as_count() != Some(0))
+        value.is_some_and(|value| match number {
+            Some(number) => value.as_count() == Some(number),
+            None => value.as_count() != Some(0),
+        })
     };
     let answers = |(_, table): &(&Pack, &Table)| {
         table.architectures.iter().any(|known| known == architecture) && table.needs.iter().all(has)

@@ -17,6 +17,8 @@ const MOST: usize = 1 << 16;
 /// Tensors that become config keys.
 pub(super) const TABLES: [&str; 3] = [FREQUENCIES, SHORT, LONG];
 
+const BASE: &str = "rope.freq_base";
+const LOCAL: &str = "rope.freq_base_swa";
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
 const ORIGINAL: &str = "rope.scaling.original_context_length";
@@ -25,21 +27,85 @@ const ATTENTION: &str = "rope.scaling.attn_factor";
 pub(super) fn translate(making: &mut Making<'_>) {
     let rule = making.reading.pack.fields.get("rope").and_then(|field| field.rule.as_deref());
     let Some(rule) = rule else { return };
-    making.pass("rope.freq_base", "rope_theta");
+    if rule == schema::ROPE_BY_TYPE {
+        return by_type(making);
+    }
+    making.pass(BASE, "rope_theta");
     if rule == schema::ROPE_LOCAL {
-        making.pass("rope.freq_base_swa", "rope_local_base_freq");
+        making.pass(LOCAL, "rope_local_base_freq");
+    } else if making.reading.get(LOCAL) == making.reading.get(BASE) {
+        making.take(LOCAL);
     }
     dimensions(making);
-    let scaling = scaling(making, rule);
-    if !scaling.is_empty() {
+    let mut scaling = scaling(making, rule);
+    if scaling.is_empty() {
+        making.root.remove("rope_scaling");
+    } else {
+        // Beside what the architecture means.
+        if let Some(serde_json::Value::Object(meant)) = making.root.remove("rope_scaling") {
+            scaling.extend(meant);
+        }
         making.write("rope_scaling", scaling.into());
     }
+}
+
+/// A table for layers that see everything, of which some pairs don't turn (their frequencies are divided by something huge),
+/// and one for sliding ones.
+fn by_type(making: &mut Making<'_>) {
+    /// What the converter divides by.
+    const STILL: f64 = 1e30;
+    const ROTATED: &str = "rope.dimension_count";
+    const ROTATED_SLIDING: &str = "rope.dimension_count_swa";
+    let (mut full, mut sliding) = (Map::new(), Map::new());
+    full.insert("rope_type".into(), json!("default"));
+    sliding.insert("rope_type".into(), json!("default"));
+    for (object, key) in [(&mut full, BASE), (&mut sliding, LOCAL)] {
+        if let Some(base) = making.take(key) {
+            object.insert("rope_theta".into(), base.to_json());
+        }
+    }
+    let width = making.reading.count("attention.key_length");
+    if making.reading.count(ROTATED) == width {
+        making.take(ROTATED);
+    }
+    if let Some(divisors) = divisors(making, FREQUENCIES) {
+        let turning = divisors.iter().take_while(|&&n| n == 1.0).count();
+        let pairs = divisors.len();
+        if turning > 0 && divisors[turning..].iter().all(|&n| n == STILL) && width == Some(2 * pairs as u64) {
+            full.insert("rope_type".into(), json!("proportional"));
+            full.insert("partial_rotary_factor".into(), json!(factor(turning, pairs)));
+        } else {
+            let message = "expected a divisor of one for the first pairs of a head and of 1e30 for the others";
+            making.tensor_problem(FREQUENCIES, message.into());
+        }
+    }
+    let swa = making.reading.count("attention.key_length_swa").and_then(|n| usize::try_from(n).ok());
+    match (making.reading.count(ROTATED_SLIDING).and_then(|n| usize::try_from(n).ok()), swa) {
+        (Some(rotated), Some(width)) if rotated == width => {
+            making.take(ROTATED_SLIDING);
+        }
+        (Some(rotated), Some(width)) if rotated < width => {
+            making.take(ROTATED_SLIDING);
+            sliding.insert("partial_rotary_factor".into(), json!(factor(rotated, width)));
+        }
+        _ => {}
+    }
+    making.write("rope_parameters", json!({ "full_attention": full, "sliding_attention": sliding }));
+}
+
+/// Such that the product with the whole is cut to the part again.
+fn factor(part: usize, whole: usize) -> f64 {
+    let factor = part as f64 / whole as f64;
+    if ((whole as f64 * factor) as usize) < part { factor.next_up() } else { factor }
 }
 
 /// The rotated part of a head.
 fn dimensions(making: &mut Making<'_>) {
     const KEY: &str = "rope.dimension_count";
     let reading = making.reading;
+    if making.has("qk_rope_head_dim") {
+        return;
+    }
     let Some(rotated) = reading.count(KEY) else { return };
     let share = match (reading.count("embedding_length"), reading.count("attention.head_count")) {
         (Some(width), Some(heads)) if heads > 0 && width % heads == 0 => Some(width / heads),
@@ -54,12 +120,7 @@ fn dimensions(making: &mut Making<'_>) {
         }
         Some(key) if rotated <= head_dim => {
             making.take(KEY);
-            // Such that the product is cut to the same number again.
-            let mut factor = rotated as f64 / head_dim as f64;
-            if ((head_dim as f64 * factor) as u64) < rotated {
-                factor = factor.next_up();
-            }
-            making.write(key, json!(factor));
+            making.write(key, json!(factor(rotated as usize, head_dim as usize)));
             making.came_from(key, KEY);
         }
         None if rotated == head_dim => {
@@ -136,8 +197,10 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
                     making.came_from(&format!("rope_scaling.{name}"), key);
                 }
             }
+            log_multiplier(making, object);
+            yarn_attention(making, object);
             // What llama.cpp multiplies its own formula with.
-            for key in [ATTENTION, "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"] {
+            for key in [ATTENTION, "rope.scaling.yarn_ext_factor"] {
                 if making.reading.get(key).and_then(as_number) == Some(1.0) {
                     making.take(key);
                 }
@@ -146,35 +209,63 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
     }
 }
 
+/// YaRN's factor of cos and sin: what the formula gives, the config leaves to it.
+fn yarn_attention(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>) {
+    const KEY: &str = "rope.scaling.yarn_attn_factor";
+    let Some(stated) = making.reading.get(KEY).and_then(as_number) else { return };
+    let factor = making.reading.get(FACTOR).and_then(as_number).unwrap_or(1.0);
+    making.take(KEY);
+    if (stated / (0.1 * libm::log(factor.max(1.0)) + 1.0) - 1.0).abs() >= 1e-6 {
+        object.insert("attention_factor".into(), json!(stated));
+        making.came_from("rope_scaling.attention_factor", KEY);
+    }
+}
+
+/// YaRN's temperature of the softmax, of which a file has a tenth; `mscale`, which it lacks, is the same in all models that
+/// llama.cpp knows.
+fn log_multiplier(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>) {
+    const KEY: &str = "rope.scaling.yarn_log_multiplier";
+    if !making.has("mscale_in_scale") {
+        return;
+    }
+    let Some(tenth) = making.reading.get(KEY).and_then(as_number) else { return };
+    making.take(KEY);
+    let mscale = json!(shortest((tenth * 10.0) as f32));
+    object.insert("mscale".into(), mscale.clone());
+    object.insert("mscale_all_dim".into(), mscale);
+    making.came_from("rope_scaling.mscale_all_dim", KEY);
+}
+
 /// The converter writes llama3's scaling as a divisor of each frequency. Where they are those of the published parameters
 /// these stand in the config, as in the original; else the divisors themselves.
 fn llama3(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, divisors: &[f64]) {
-    /// Of Llama 3.1 to 3.3 and everything made of them.
     const LOW: f64 = 1.0;
-    const HIGH: f64 = 4.0;
+    /// Of Llama 3.1 to 3.3 and everything made of them; of Llama 4 Scout.
+    const HIGH: [f64; 2] = [4.0, 1.0];
     const TRAINED: f64 = 8192.0;
     /// float32, with what the converter's formula adds to it.
     const CLOSE: f64 = 1e-5;
     making.take(ORIGINAL);
     let base = making.root.get("rope_theta").and_then(serde_json::Value::as_f64).unwrap_or(10_000.0);
     let factor = divisors.iter().copied().fold(1.0, f64::max);
-    let expected = |i: usize| {
+    let expected = |i: usize, high: f64| {
         let frequency = libm::pow(base, -(i as f64) / divisors.len() as f64);
         let wavelength = 2.0 * std::f64::consts::PI / frequency;
-        if wavelength < TRAINED / HIGH {
+        if wavelength < TRAINED / high {
             1.0
         } else if wavelength > TRAINED / LOW {
             factor
         } else {
-            let smooth = (TRAINED / wavelength - LOW) / (HIGH - LOW);
+            let smooth = (TRAINED / wavelength - LOW) / (high - LOW);
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     };
-    if divisors.iter().enumerate().all(|(i, &divisor)| (divisor / expected(i) - 1.0).abs() < CLOSE) {
+    let fits = |high: f64| divisors.iter().enumerate().all(|(i, n)| (n / expected(i, high) - 1.0).abs() < CLOSE);
+    if let Some(high) = HIGH.into_iter().find(|&high| fits(high)) {
         object.insert("rope_type".into(), json!("llama3"));
         object.insert("factor".into(), json!(factor));
         object.insert("low_freq_factor".into(), json!(LOW));
-        object.insert("high_freq_factor".into(), json!(HIGH));
+        object.insert("high_freq_factor".into(), json!(high));
         object.insert("original_max_position_embeddings".into(), json!(TRAINED as u64));
         return;
     }
@@ -216,6 +307,11 @@ fn as_number(value: &Value) -> Option<f64> {
     value.to_json().as_f64()
 }
 
+/// The shortest decimal number of which a float32 is the nearest.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::NAN)
+}
+
 /// The float32 values of a small tensor, each as the shortest decimal number that it is the nearest float32 of.
 fn divisors(making: &mut Making<'_>, name: &str) -> Option<Vec<f64>> {
     let info = making.reading.gguf.tensors().get(name)?;
@@ -231,8 +327,7 @@ fn divisors(making: &mut Making<'_>, name: &str) -> Option<Vec<f64>> {
     match making.reading.gguf.read(info, 0..info.len) {
         Ok(bytes) => {
             let (words, _) = bytes.as_chunks::<4>();
-            let value = |word: &[u8; 4]| f32::from_le_bytes(*word).to_string().parse().unwrap_or(f64::NAN);
-            Some(words.iter().map(value).collect())
+            Some(words.iter().map(|word| shortest(f32::from_le_bytes(*word))).collect())
         }
         Err(error) => {
             making.tensor_problem(name, format!("{error:#}"));

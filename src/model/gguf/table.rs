@@ -1,5 +1,6 @@
 //! The `[gguf]` table of a pack, and what holds for all of them: packs/gguf.toml.
 
+use crate::model::pack::{Names, Tensors};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -10,8 +11,8 @@ use std::sync::OnceLock;
 pub struct Table {
     /// Values of `general.architecture` that the pack answers for.
     pub architectures: Vec<String>,
-    /// Keys (without the architecture in front) without which, or where they are zero, another pack answers: of two packs
-    /// the one answers that needs more.
+    /// Keys (without the architecture in front) without which, or where they are zero, another pack answers; with `=N`
+    /// behind it that is all but this number. Of two packs the one answers that needs more.
     #[serde(default)]
     pub needs: Vec<String>,
     /// What the converter does to tensors.
@@ -20,15 +21,38 @@ pub struct Table {
     /// Config keys whose values the architecture means, without the file saying so.
     #[serde(default)]
     pub set: toml::Table,
+    /// Config keys and their values where the file doesn't say otherwise.
+    #[serde(default)]
+    pub absent: toml::Table,
     /// Config keys that are `null` where the file doesn't say otherwise.
     #[serde(default)]
     pub null: Vec<String>,
     /// Keys (without the architecture in front) and the config keys that they give, before those of packs/gguf.toml.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
+    /// What a layer without key/value heads is, or one that the file calls recurrent, as `layer_types` says it.
+    pub other_layers: Option<String>,
+    /// Keys (without the architecture in front) that change nothing in this family.
+    #[serde(default)]
+    pub inert: Vec<String>,
+    /// Stored tensors and the parts that they play in this family, before those of packs/gguf.toml.
+    #[serde(default)]
+    pub tensors: BTreeMap<String, String>,
     /// `query_pre_attn_scalar` isn't in a file: it is `hidden_size / num_attention_heads` in the family's model with so
     /// many layers, `head_dim` in all others.
     pub query_scalar_of_heads: Option<u64>,
+    /// What the architecture means in a model of a certain size.
+    #[serde(default)]
+    pub when: Vec<When>,
+}
+
+/// Config keys and values that hold where a key (without the architecture in front) has a number.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    pub key: String,
+    pub is: u64,
+    pub set: toml::Table,
 }
 
 /// What a converter did, and reading undoes.
@@ -43,6 +67,9 @@ pub enum Undo {
     /// `[channels, kernel]` for `[channels, 1, kernel]`.
     #[serde(rename = "convolutions squeezed")]
     Squeezed,
+    /// Of the delta rule, the first value head of each key head, then the second of each, and so on.
+    #[serde(rename = "value heads by turns")]
+    Turns,
 }
 
 /// packs/gguf.toml.
@@ -54,6 +81,7 @@ pub struct Common {
     pub only: BTreeMap<String, Vec<serde_json::Value>>,
     pub fields: BTreeMap<String, Vec<String>>,
     pub flags: BTreeMap<String, Vec<String>>,
+    pub rows: BTreeMap<String, String>,
     pub model: BTreeMap<String, Vec<String>>,
     pub layer: BTreeMap<String, Vec<String>>,
 }
@@ -63,6 +91,20 @@ impl Common {
         static COMMON: OnceLock<Common> = OnceLock::new();
         COMMON
             .get_or_init(|| toml::from_str(include_str!("../../../packs/gguf.toml")).expect("packs/gguf.toml is sound"))
+    }
+
+    /// Whether a stored tensor plays a part in a family.
+    pub fn plays(&self, stored: &str, family: &Tensors) -> bool {
+        let of = |table: &BTreeMap<String, Vec<String>>, names: &BTreeMap<String, Names>| {
+            let (stem, suffix) = match stored.rsplit_once('.') {
+                _ if table.contains_key(stored) => (stored, ""),
+                Some((stem, "bias")) => (stem, "_bias"),
+                Some((stem, _)) => (stem, ""),
+                None => (stored, ""),
+            };
+            table.get(stem).is_some_and(|roles| roles.iter().any(|role| names.contains_key(&format!("{role}{suffix}"))))
+        };
+        of(&self.layer, &family.layer) || of(&self.model, &family.model)
     }
 
     /// Whether a key changes nothing, whatever its value.
@@ -82,7 +124,7 @@ mod tests {
     #[test]
     fn the_common_table_speaks_of_fields_and_parts_that_there_are() {
         let common = Common::embedded();
-        let fields = common.fields.values().flatten().chain(common.flags.keys());
+        let fields = common.fields.values().flatten().chain(common.flags.keys()).chain(common.rows.keys());
         fields.for_each(|name| assert!(schema::is_field(name), "{name}"));
         common.model.values().flatten().for_each(|role| assert!(schema::is_model_role(role), "{role}"));
         common.layer.values().flatten().for_each(|role| assert!(schema::is_role(role), "{role}"));

@@ -22,7 +22,7 @@ const INERT: [&str; 11] = [
 
 pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.read_all_of(&INERT);
-    let version = word(keys, "version", &["gemm", "gemv"])?.unwrap_or("gemm");
+    let version = word(keys, "version", &["gemm", "gemv", "gemv_fast"])?.unwrap_or("gemm");
     let bits_key = if keys.has("w_bit") { "w_bit" } else { "bits" };
     if let Some(bits) = keys.count(bits_key)?
         && bits != 4
@@ -41,7 +41,8 @@ pub fn modules(group_size: Option<usize>, version: &str, overridden: bool, takin
         // What is wrong is reported.
         let _ = match version {
             "gemm" => gemm(group_size, overridden, module, codes, taking),
-            _ => gemv(group_size, module, codes, taking),
+            "gemv" => gemv(group_size, module, codes, taking),
+            _ => gemv_fast(group_size, module, codes, taking),
         };
     }
 }
@@ -81,7 +82,7 @@ fn gemm<'a>(
         },
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
     Ok(())
 }
 
@@ -121,7 +122,42 @@ fn gemv<'a>(
         },
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    Ok(())
+}
+
+/// `qweight` of I16 `[out / 4, in]`, `scales` and `qzeros` `[z, out]`, of which the last rows are not used: here a zero point
+/// is a number that is added to the product.
+fn gemv_fast<'a>(
+    group_size: Option<usize>,
+    module: &str,
+    codes: &'a TensorInfo,
+    taking: &mut Taking<'a>,
+) -> Result<(), Failed> {
+    let scales = taking.need(&format!("{module}.scales"), codes)?;
+    let zeros = taking.need(&format!("{module}.qzeros"), codes)?;
+    taking.dtype(codes, &["I16"])?;
+    let [quarter, inputs] = taking.matrix(codes)?;
+    let outputs = quarter * 4;
+    let group_size = group_size.unwrap_or(inputs);
+    let [groups, _] = taking.matrix(scales)?;
+    let needed = inputs.div_ceil(group_size);
+    if groups < needed || !inputs.is_multiple_of(64) {
+        let message = format!("expected {needed} groups or more for {inputs} inputs, a multiple of 64, found {groups}");
+        return Err(taking.fail("tensor-shape", scales, message));
+    }
+    taking.shape(scales, &[&[groups, outputs]])?;
+    taking.shape(zeros, &[&[groups, outputs]])?;
+    let matrix = Quantized {
+        rows: outputs,
+        cols: inputs,
+        codes: taking.codes(codes, [outputs, inputs], Packing::Quartets, Values::less(0))?,
+        groups: Groups::Below { cols: group_size },
+        scale: scale(scales, taking)?,
+        offset: Offset::Bias(taking.numbers(zeros, &["F16", "BF16", "F32"])?),
+        transposed: false,
+    };
+    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
     Ok(())
 }
 

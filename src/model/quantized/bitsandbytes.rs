@@ -62,7 +62,8 @@ fn four_bits<'a>(weight: &str, state: &'a TensorInfo, taking: &mut Taking<'a>) -
     let map = taking.need(&format!("{weight}.quant_map"), codes)?;
     let text = taking.read(state)?;
     let parsed = serde_json::from_slice::<Map<String, Value>>(&text);
-    let parsed = parsed.map_err(|error| taking.fail("tensor-value", state, format!("expected a JSON object: {error}")))?;
+    let parsed =
+        parsed.map_err(|error| taking.fail("tensor-value", state, format!("expected a JSON object: {error}")))?;
     let shape: Option<Vec<usize>> = parsed.get("shape").and_then(Value::as_array).and_then(|list| {
         list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0)).collect()
     });
@@ -97,6 +98,8 @@ fn four_bits<'a>(weight: &str, state: &'a TensorInfo, taking: &mut Taking<'a>) -
             sign: Sign::NotNegative,
         },
     };
+    // Bytes, whatever floats they are said to be.
+    taking.dtype(codes, &["U8", "F16", "BF16", "F32"])?;
     let packing = Packing::UpperFirst;
     if packing.bytes(rows, cols) != Some(codes.len) {
         let message = format!("expected the bytes of [{rows}, {cols}] codes of four bits, found {} bytes", codes.len);
@@ -105,14 +108,14 @@ fn four_bits<'a>(weight: &str, state: &'a TensorInfo, taking: &mut Taking<'a>) -
     let matrix = Quantized {
         rows,
         cols,
-        // Whatever type these bytes are said to be.
         codes: Codes { stored: whole(codes), packing, values: Values::table(&values) },
         groups: Groups::Line { size: blocksize },
         scale,
         offset: Offset::None,
         transposed: false,
     };
-    taking.make(weight.to_owned(), codes, vec![rows, cols], vec![matrix]);
+    let format = if state.name.ends_with("__nf4") { "NF4" } else { "FP4" };
+    taking.make(format, weight.to_owned(), codes, vec![rows, cols], vec![matrix]);
     Ok(())
 }
 
@@ -127,21 +130,30 @@ fn eight_bits<'a>(module: &str, scales: &'a TensorInfo, taking: &mut Taking<'a>)
     if let Some(format) = taking.take(&format!("{module}.weight_format")) {
         let value = taking.read(format)?;
         if value.iter().any(|&byte| byte != 0) {
-            return Err(taking.fail("tensor-value", format, "expected 0, rows one after the other: the orders for GPUs are not known here"));
+            return Err(taking.fail(
+                "tensor-value",
+                format,
+                "expected 0, rows one after the other: the orders for GPUs are not known here",
+            ));
         }
     }
     let numbers: Numbers = taking.numbers(scales, &["F32"])?;
     let matrix = Quantized {
         rows,
         cols,
-        codes: taking.codes(codes, [rows, cols], Packing::Stream { bits: 8, align: 8 }, Values::of(crate::checkpoint::Decoder::I8))?,
+        codes: taking.codes(
+            codes,
+            [rows, cols],
+            Packing::Stream { bits: 8, align: 8 },
+            Values::of(crate::checkpoint::Decoder::I8),
+        )?,
         groups: Groups::Blocks { rows: 1, cols, across: 1 },
         // The library's own constant for 1/127.
         scale: Scale { numbers, further: Further::Then(7.874_015_7e-3), sign: Sign::NotNegative },
         offset: Offset::None,
         transposed: false,
     };
-    taking.make(weight, codes, vec![rows, cols], vec![matrix]);
+    taking.make("LLM.int8", weight, codes, vec![rows, cols], vec![matrix]);
     Ok(())
 }
 
@@ -149,9 +161,14 @@ fn table<const N: usize>(taking: &mut Taking<'_>, info: &TensorInfo) -> Result<[
     taking.dtype(info, &["F32"])?;
     taking.shape(info, &[&[N]])?;
     let bytes = taking.peek(info)?;
-    let values = std::array::from_fn(|i| bytes[4 * i..].first_chunk().map_or(f32::NAN, |word| f32::from_le_bytes(*word)));
+    let values =
+        std::array::from_fn(|i| bytes[4 * i..].first_chunk().map_or(f32::NAN, |word| f32::from_le_bytes(*word)));
     if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-        return Err(taking.fail("tensor-value", info, format!("element {at}: expected a finite number, found {}", values[at])));
+        return Err(taking.fail(
+            "tensor-value",
+            info,
+            format!("element {at}: expected a finite number, found {}", values[at]),
+        ));
     }
     Ok(values)
 }

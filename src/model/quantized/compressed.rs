@@ -70,7 +70,9 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
             continue;
         }
         let _ = match scheme(&schemes, module, codes, taking) {
-            Ok(scheme) if is_float8(codes) => float8::one(codes, scheme.block, taking),
+            Ok(scheme) if is_float8(codes) => {
+                float8::one(codes, scheme.block.or(scheme.group_size.map(|size| [1, size])), taking)
+            }
             Ok(scheme) => integers(module, codes, scheme, taking),
             Err(failed) => Err(failed),
         };
@@ -97,7 +99,10 @@ fn sparsity(keys: &mut Keys<'_>, key: &str) -> Result<(), Reported> {
         Some("dense") => Ok(()),
         None if map.is_empty() => Ok(()),
         other => {
-            let message = format!("expected dense, found {}: weights without their zeros can't be decoded", quote(other.unwrap_or("no format")));
+            let message = format!(
+                "expected dense, found {}: weights without their zeros can't be decoded",
+                quote(other.unwrap_or("no format"))
+            );
             Err(keys.report("config-value", key, message))
         }
     }
@@ -133,7 +138,11 @@ fn one_scheme(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<Option<Sch
             // From the start on, as Python's `re.match`.
             let compiled = Regex::new(&format!("^(?:{pattern})"));
             let compiled = compiled.map_err(|error| {
-                keys.report("config-value", "targets", format!("{} can't be read as a pattern: {error}", quote(pattern)))
+                keys.report(
+                    "config-value",
+                    "targets",
+                    format!("{} can't be read as a pattern: {error}", quote(pattern)),
+                )
             })?;
             Ok(Target::Pattern(Box::new(compiled)))
         }
@@ -145,7 +154,12 @@ fn one_scheme(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<Option<Sch
     if let Some(activations) = keys.object("input_activations")? {
         let text = |key: &str| activations.get(key).map_or(String::new(), |value| value.to_string().replace('"', ""));
         let dynamic = if text("dynamic") == "false" { "static" } else { "dynamic" };
-        taking.activations(format!("{} of {} bits for each {}, {dynamic}", text("type"), text("num_bits"), text("strategy")));
+        taking.activations(format!(
+            "{} of {} bits for each {}, {dynamic}",
+            text("type"),
+            text("num_bits"),
+            text("strategy")
+        ));
     }
     let Some(map) = keys.object("weights")? else { return Ok(None) };
     let mut weights = keys.nested("weights", map);
@@ -155,7 +169,16 @@ fn one_scheme(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<Option<Sch
 }
 
 fn weight_scheme(keys: &mut Keys<'_>, targets: Vec<Target>) -> Result<Scheme, Reported> {
-    keys.read_all_of(&["type", "strategy", "dynamic", "actorder", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"]);
+    keys.read_all_of(&[
+        "type",
+        "strategy",
+        "dynamic",
+        "actorder",
+        "observer",
+        "observer_kwargs",
+        "scale_dtype",
+        "zp_dtype",
+    ]);
     let bits = keys.read("num_bits", "a number from 1 to 8", |value| value.as_u64().filter(|n| (1..=8).contains(n)))?;
     let symmetric = keys.flag("symmetric")?.unwrap_or(true);
     let group_size = super::gptq::group_size(keys, "group_size")?;
@@ -195,12 +218,7 @@ fn four_bits<'a>(module: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -
 
 /// `weight_packed` of words, `weight_shape` with rows and columns, `weight_scale`, and where they are not symmetric
 /// `weight_zero_point`, packed along the rows. A code is its number less half of all.
-fn packed<'a>(
-    module: &str,
-    codes: &'a TensorInfo,
-    schemes: &[Scheme],
-    taking: &mut Taking<'a>,
-) -> Result<(), Failed> {
+fn packed<'a>(module: &str, codes: &'a TensorInfo, schemes: &[Scheme], taking: &mut Taking<'a>) -> Result<(), Failed> {
     let scheme = scheme(schemes, module, codes, taking)?;
     let shape = taking.need(&format!("{module}.weight_shape"), codes)?;
     let scales = taking.need(&format!("{module}.weight_scale"), codes)?;
@@ -233,6 +251,7 @@ fn packed<'a>(
             Offset::None
         }
         Some(zeros) => {
+            taking.dtype(zeros, &["I32", "U32"])?;
             let packing = Packing::Down { bits };
             let codes = taking.codes(zeros, [count, rows], packing, Values::less(half))?;
             Offset::Packed { codes, by_group: true }
@@ -247,7 +266,7 @@ fn packed<'a>(
         offset,
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![rows, cols], vec![matrix]);
+    taking.make(format!("INT{bits}"), format!("{module}.weight"), codes, vec![rows, cols], vec![matrix]);
     Ok(())
 }
 
@@ -322,6 +341,6 @@ fn integers<'a>(module: &str, codes: &'a TensorInfo, scheme: &Scheme, taking: &m
         offset,
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![rows, cols], vec![matrix]);
+    taking.make("INT8", format!("{module}.weight"), codes, vec![rows, cols], vec![matrix]);
     Ok(())
 }

@@ -32,7 +32,8 @@ pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Repo
         "group_size",
     ];
     keys.read_all_of(&INERT);
-    let algorithms = ["fp8", "nvfp4", "nvfp4_awq", "mixed_precision", "w4a16_nvfp4", "fp8_pb_wo", "fp8_per_channel_per_token"];
+    let algorithms =
+        ["fp8", "nvfp4", "nvfp4_awq", "mixed_precision", "w4a16_nvfp4", "fp8_pb_wo", "fp8_per_channel_per_token"];
     word(keys, "quant_algo", &algorithms)?;
     for (module, codes) in taking.ending(".weight") {
         if codes.dtype.name() == "U8" {
@@ -93,7 +94,7 @@ pub fn nvfp4<'a>(
     let mut shape = codes.shape.clone();
     shape.pop();
     shape.push(cols);
-    taking.make(name, codes, shape, matrices);
+    taking.make("NVFP4", name, codes, shape, matrices);
     Ok(())
 }
 
@@ -113,7 +114,12 @@ fn two_in_a_byte(codes: &TensorInfo, group: usize, taking: &mut Taking<'_>) -> R
 }
 
 /// Codes `[out, in / 2]` of two in a byte, a power of two for each 32, `[out, in / 32]`.
-pub fn mxfp4_matrix<'a>(codes: &'a TensorInfo, name: String, scale: &str, taking: &mut Taking<'a>) -> Result<(), Failed> {
+pub fn mxfp4_matrix<'a>(
+    codes: &'a TensorInfo,
+    name: String,
+    scale: &str,
+    taking: &mut Taking<'a>,
+) -> Result<(), Failed> {
     let scales = taking.need(scale, codes)?;
     taking.dtype(codes, &["U8"])?;
     let (count, rows, cols) = two_in_a_byte(codes, MXFP4, taking)?;
@@ -124,7 +130,7 @@ pub fn mxfp4_matrix<'a>(codes: &'a TensorInfo, name: String, scale: &str, taking
     let matrices = powers(codes, scales, [count, rows, cols], false, taking)?;
     shape.pop();
     shape.push(cols);
-    taking.make(name, codes, shape, matrices);
+    taking.make("MXFP4", name, codes, shape, matrices);
     Ok(())
 }
 
@@ -179,6 +185,6 @@ fn experts<'a>(name: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Re
     taking.shape(scales, &[&[count, rows, groups]])?;
     let cols = groups.saturating_mul(MXFP4);
     let matrices = powers(codes, scales, [count, rows, cols], true, taking)?;
-    taking.make(name.to_owned(), codes, vec![count, cols, rows], matrices);
+    taking.make("MXFP4", name.to_owned(), codes, vec![count, cols, rows], matrices);
     Ok(())
 }

@@ -21,7 +21,9 @@ const INERT: [&str; 8] = [
 pub fn fp8(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.read_all_of(&INERT);
     let one_of = |keys: &mut Keys<'_>, key, words: &[&str]| {
-        keys.read(key, &words.join(" or "), |value| value.as_str().filter(|word| words.contains(word)).map(str::to_owned))
+        keys.read(key, &words.join(" or "), |value| {
+            value.as_str().filter(|word| words.contains(word)).map(str::to_owned)
+        })
     };
     one_of(keys, "fmt", &["e4m3", "e5m2", "float8_e4m3fn"])?;
     one_of(keys, "scale_fmt", &["ue8m0", "float"])?;
@@ -70,16 +72,18 @@ fn is_scale(name: &str) -> bool {
 
 pub fn ignore_activations(taking: &mut Taking<'_>) {
     taking.ignore(ACTIVATIONS, &[".input_scale", ".input_zero_point", ".output_scale", ".activation_scale"]);
-    taking.ignore(ACTIVATIONS, &[".input_global_scale", "_input_scale", ".input_scale_ub", ".pre_quant_scale_inv"]);
-    taking.ignore("scales of cached keys and values", &[".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"]);
+    taking.ignore(ACTIVATIONS, &[".input_global_scale", "_input_scale", ".input_scale_ub", ".qscale_act"]);
+    taking
+        .ignore("scales of cached keys and values", &[".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"]);
 }
 
-/// A weight `[out, in]`, or of all experts with one more dimension in front, beside `..._scale_inv` or `..._scale`: one, or
-/// one for each entry, row, column or block. Whatever its name, a scale is a factor.
+/// A weight `[out, in]`, or of all experts with one more dimension in front, beside `..._scale`, `..._scale_inv` or what
+/// else it is called: one, or one for each entry, row, column or block. Whatever its name, a scale is a factor.
 pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Taking<'a>) -> Result<(), Failed> {
-    let inverse = format!("{}_scale_inv", codes.name);
-    let name = if taking.find(&inverse).is_some() { inverse } else { format!("{}_scale", codes.name) };
-    let scales = taking.need(&name, codes)?;
+    let module = codes.name.strip_suffix(".weight").unwrap_or(&codes.name);
+    let others = [format!("{}_scale_inv", codes.name), format!("{module}.scale"), format!("{module}.qscale_weight")];
+    let other = others.into_iter().find(|name| taking.find(name).is_some());
+    let scales = taking.need(&other.unwrap_or(format!("{}_scale", codes.name)), codes)?;
     let (experts, rows, cols) = match codes.shape[..] {
         [rows, cols] if rows > 0 && cols > 0 => (None, rows, cols),
         [experts, rows, cols] if (1..=MOST_EXPERTS).contains(&experts) && rows > 0 && cols > 0 => {
@@ -109,6 +113,13 @@ pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Ta
             forms.push((vec![1, 1], whole));
             forms.push((vec![rows, 1], by_row.clone()));
             forms.push((vec![rows], by_row));
+            // ModelOpt's blocks, whose size nothing says.
+            let [high, wide] = [rows.div_ceil(128), cols.div_ceil(128)];
+            forms.push((vec![high, 1, wide, 1], Groups::Blocks { rows: 128, cols: 128, across: wide }));
+            if numbers.decoder == Decoder::E8M0 {
+                let across = cols.div_ceil(32);
+                forms.push((vec![rows, across], Groups::Blocks { rows: 1, cols: 32, across }));
+            }
         }
         (None, Some(experts)) => {
             forms.push((vec![experts], whole.clone()));
@@ -138,7 +149,7 @@ pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Ta
         transposed: false,
     };
     let matrices = (0..count).map(matrix).collect();
-    taking.make(codes.name.clone(), codes, codes.shape.clone(), matrices);
+    taking.make(codes.dtype.name(), codes.name.clone(), codes, codes.shape.clone(), matrices);
     Ok(())
 }
 

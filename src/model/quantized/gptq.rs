@@ -64,14 +64,19 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
         none(keys, key, "weights are transformed then, in a way that is not known here")?;
     }
     if keys.flag("is_marlin_format")? == Some(true) {
-        return Err(keys.report("config-value", "is_marlin_format", "expected false: the order of Marlin's codes is not known here"));
+        return Err(keys.report(
+            "config-value",
+            "is_marlin_format",
+            "expected false: the order of Marlin's codes is not known here",
+        ));
     }
     word(keys, "pack_dtype", &["int32"])?;
     let format = word(keys, "checkpoint_format", &["gptq", "gptq_v2"])?;
     let second = word(keys, "format", &["gptq", "gptq_v2"])?;
     let newer = keys.flag("v2")?.unwrap_or(false) || format.or(second) == Some("gptq_v2");
     let overridden = keys.object("dynamic")?.is_some_and(|dynamic| !dynamic.is_empty());
-    let common = Common { bits: bits(keys, "bits")?, group_size: group_size(keys, "group_size")?, less_one: !newer, overridden };
+    let common =
+        Common { bits: bits(keys, "bits")?, group_size: group_size(keys, "group_size")?, less_one: !newer, overridden };
     modules(&common, taking);
     Ok(())
 }
@@ -108,6 +113,8 @@ pub fn auto_round(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Re
     ];
     keys.read_all_of(&MORE);
     let formats = [
+        "auto_round",
+        "auto_round:gptq",
         "auto_round:auto_gptq",
         "auto_round:gptqmodel",
         "auto_round:auto_awq",
@@ -121,7 +128,7 @@ pub fn auto_round(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Re
     if format.ends_with("awq") {
         awq::modules(group_size, "gemm", overridden, taking);
     } else {
-        modules(&Common { bits, group_size, less_one: !format.ends_with("gptqmodel"), overridden }, taking);
+        modules(&Common { bits, group_size, less_one: format.contains("gptq"), overridden }, taking);
     }
     Ok(())
 }
@@ -237,7 +244,7 @@ fn one<'a>(common: &Common, module: &str, codes: &'a TensorInfo, taking: &mut Ta
         },
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    taking.make(format!("GPTQ-{bits}"), format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
     zero_bias(module, taking)
 }
 

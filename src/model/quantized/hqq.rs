@@ -39,7 +39,11 @@ fn one<'a>(module: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Resu
         if let Some(info) = taking.find(&format!("{module}.{what}"))
             && taking.peek(info)?.iter().any(|&byte| byte != 0)
         {
-            return Err(taking.fail("tensor-value", info, "expected 0: scales and zeros that are quantised themselves are not known here"));
+            return Err(taking.fail(
+                "tensor-value",
+                info,
+                "expected 0: scales and zeros that are quantised themselves are not known here",
+            ));
         }
     }
     let (bits, size, axis, shape) = (
@@ -51,7 +55,13 @@ fn one<'a>(module: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Resu
     let dimensions = integers(shape, taking)?;
     let [rows, cols] = match dimensions[..] {
         [rows, cols] if rows > 0 && cols > 0 && rows.checked_mul(cols).is_some() => [rows, cols],
-        _ => return Err(taking.fail("tensor-value", shape, format!("expected two numbers greater than zero, found {dimensions:?}"))),
+        _ => {
+            return Err(taking.fail(
+                "tensor-value",
+                shape,
+                format!("expected two numbers greater than zero, found {dimensions:?}"),
+            ));
+        }
     };
     let elements = rows * cols;
     let packed = match bits {
@@ -73,6 +83,8 @@ fn one<'a>(module: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Resu
     for info in [scales, zeros] {
         taking.shape(info, &[&[count, 1], &[1, count], &[count]])?;
     }
+    // Bytes, whatever floats they may be said to be.
+    taking.dtype(codes, &["U8", "I32", "F16", "BF16", "F32"])?;
     let packing = Packing::Planes { bits: packed as u32, width: across, height: high };
     let floats = ["F16", "BF16", "F32"];
     let matrix = Quantized {
@@ -84,7 +96,7 @@ fn one<'a>(module: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Resu
         offset: Offset::Zero(taking.numbers(zeros, &floats)?),
         transposed: false,
     };
-    taking.make(format!("{module}.weight"), codes, vec![rows, cols], vec![matrix]);
+    taking.make(format!("HQQ-{bits}"), format!("{module}.weight"), codes, vec![rows, cols], vec![matrix]);
     Ok(())
 }
 

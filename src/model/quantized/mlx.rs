@@ -2,9 +2,9 @@
 
 use super::float8::MOST_EXPERTS;
 use super::taking::{Failed, Taking, entry};
+use crate::checkpoint::Decoder;
 use crate::checkpoint::TensorInfo;
 use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
-use crate::checkpoint::Decoder;
 use crate::model::keys::{Keys, Reported};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -31,16 +31,17 @@ enum Mode {
 const MODES: [(&str, Mode); 4] =
     [("affine", Mode::Affine), ("mxfp4", Mode::Mxfp4), ("nvfp4", Mode::Nvfp4), ("mxfp8", Mode::Mxfp8)];
 
-/// Whether an object without a method is MLX's.
-pub fn is_meant(quantization: &Map<String, Value>) -> bool {
-    quantization.contains_key("group_size") && quantization.contains_key("bits")
+/// Whether an object without a method is MLX's, which has its own key for it.
+pub fn is_meant(root: &Map<String, Value>, quantization: &Map<String, Value>) -> bool {
+    root.get("quantization").and_then(Value::as_object) == Some(quantization)
 }
 
 pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.raw("quant_method");
     let common = format(keys, None)?;
     let mut own: BTreeMap<String, Format> = BTreeMap::new();
-    let modules: Vec<(&str, &Value)> = keys.unread().filter(|(_, value)| value.is_object() || value.is_boolean()).collect();
+    let modules: Vec<(&str, &Value)> =
+        keys.unread().filter(|(_, value)| value.is_object() || value.is_boolean()).collect();
     for (module, value) in modules {
         // true is as all others, and false says that it is not quantised, as its tensors do.
         if let Some(map) = keys.raw(module).and(value.as_object()) {
@@ -61,7 +62,9 @@ fn format(keys: &mut Keys<'_>, common: Option<Format>) -> Result<Format, Reporte
         MODES.iter().find(|(name, _)| Some(*name) == value.as_str()).map(|(_, mode)| *mode)
     })?;
     let mode = mode.or(common.map(|c| c.mode)).unwrap_or(Mode::Affine);
-    let missing = |keys: &mut Keys<'_>, key: &str| keys.report("config-key-missing", key, "missing; the codes can't be read without it");
+    let missing = |keys: &mut Keys<'_>, key: &str| {
+        keys.report("config-key-missing", key, "missing; the codes can't be read without it")
+    };
     let Some(bits) = keys.count("bits")?.or(common.map(|c| c.bits)) else { return Err(missing(keys, "bits")) };
     let Some(group_size) = keys.count("group_size")?.or(common.map(|c| c.group_size)) else {
         return Err(missing(keys, "group_size"));
@@ -72,7 +75,11 @@ fn format(keys: &mut Keys<'_>, common: Option<Format>) -> Result<Format, Reporte
         Mode::Mxfp8 => bits == 8,
     };
     if !fits {
-        return Err(keys.report("config-value", "bits", format!("expected a number of bits that this mode has, found {bits}")));
+        return Err(keys.report(
+            "config-value",
+            "bits",
+            format!("expected a number of bits that this mode has, found {bits}"),
+        ));
     }
     Ok(Format { mode, bits, group_size })
 }
@@ -92,7 +99,9 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
     };
     let elements = words.saturating_mul(32);
     if !elements.is_multiple_of(bits) || !(elements / bits).is_multiple_of(group_size) || words == 0 {
-        let message = format!("expected words that hold whole groups of {group_size} codes of {bits} bits, found {words} in a row");
+        let message = format!(
+            "expected words that hold whole groups of {group_size} codes of {bits} bits, found {words} in a row"
+        );
         return Err(taking.fail("tensor-row", codes, message));
     }
     let cols = elements / bits;
@@ -130,7 +139,12 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
     if !(1..=MOST_EXPERTS).contains(&count) || rows == 0 {
         return Err(taking.fail("tensor-shape", codes, "expected a matrix with elements, or one for each expert"));
     }
-    let all = taking.codes(codes, [rows.saturating_mul(count), cols], Packing::Stream { bits: bits as u32, align: 32 }, values)?;
+    let all = taking.codes(
+        codes,
+        [rows.saturating_mul(count), cols],
+        Packing::Stream { bits: bits as u32, align: 32 },
+        values,
+    )?;
     let part = |numbers: &Numbers, i: usize| Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() };
     let matrices: Vec<Quantized> = (0..count)
         .map(|i| Quantized {
@@ -147,6 +161,12 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
             transposed: false,
         })
         .collect();
+    let name = match mode {
+        Mode::Affine => format!("MLX-{bits}"),
+        Mode::Mxfp4 => "MXFP4".to_owned(),
+        Mode::Nvfp4 => "NVFP4".to_owned(),
+        Mode::Mxfp8 => "MXFP8".to_owned(),
+    };
     // The experts of a layer are one tensor here, and one each elsewhere.
     if let Some((before, projection)) = module.split_once(".switch_mlp.") {
         let part = match (before.ends_with("block_sparse_moe"), projection) {
@@ -156,12 +176,18 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
             (_, other) => other,
         };
         for (i, matrix) in matrices.into_iter().enumerate() {
-            taking.make(format!("{before}.experts.{i}.{part}.weight"), codes, vec![rows, cols], vec![matrix]);
+            taking.make(
+                name.clone(),
+                format!("{before}.experts.{i}.{part}.weight"),
+                codes,
+                vec![rows, cols],
+                vec![matrix],
+            );
         }
         return Ok(());
     }
     let mut shape = vec![rows, cols];
     shape.splice(0..0, outer);
-    taking.make(weight, codes, shape, matrices);
+    taking.make(name, weight, codes, shape, matrices);
     Ok(())
 }

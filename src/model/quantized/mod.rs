@@ -17,7 +17,7 @@ mod taking;
 use super::keys::{Keys, Reported};
 use super::open::refused;
 use crate::checkpoint::{Config, Opened, Source};
-use crate::problem::quote;
+use crate::problem::{Problem, quote};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use taking::Taking;
@@ -59,14 +59,19 @@ const METHODS: [(&str, Undo); 18] = [
 /// `tensor-value`, `tensor-ambiguous` for a module's tensors. Of its notes: `activations`.
 pub fn undo(opened: Opened) -> Opened {
     let Some(config) = &opened.config else { return opened };
-    let Some((path, quantization)) = find(&config.root) else { return opened };
+    let found = find(&config.root).map(|(key, object)| (config.path.display().to_string(), format!("{key}."), object));
+    let found = match found.map_or_else(|| beside(config), |found| Ok(Some(found))) {
+        Ok(found) => found,
+        Err(problem) => return Opened { source: opened.source, ..refused(vec![problem]) },
+    };
+    let Some((file, path, quantization)) = found else { return opened };
     if method(&quantization) == Some("bitnet") {
         return opened;
     }
     match (&opened.source, opened.problems.is_empty()) {
         (Some(source), true) => {
             let (config, source) = (config.clone(), Arc::clone(source));
-            present(opened, config, source, &path, &quantization)
+            present(opened, config, source, &file, &path, &quantization)
         }
         // What isn't whole can't be translated.
         _ => Opened { config: None, ..opened },
@@ -87,16 +92,39 @@ fn find(root: &Map<String, Value>) -> Option<(String, Map<String, Value>)> {
     here(root, "").or_else(|| here(root.get("text_config")?.as_object()?, "text_config."))
 }
 
+/// What older tools wrote beside config.json instead, with the method that it means.
+const BESIDE: [(&str, &str); 3] =
+    [("hf_quant_config.json", "modelopt"), ("quantize_config.json", "gptq"), ("quant_config.json", "awq")];
+
+/// File, what comes before its keys, and the object.
+type Found = (String, String, Map<String, Value>);
+
+fn beside(config: &Config) -> Result<Option<Found>, Problem> {
+    let Some(folder) = config.path.parent() else { return Ok(None) };
+    for (name, method) in BESIDE {
+        let Some((file, mut root)) = Config::read_beside(folder, name)? else { continue };
+        let mut path = String::new();
+        if let Some(Value::Object(inner)) = root.get_mut("quantization") {
+            // ModelOpt has the producer beside it.
+            root = std::mem::take(inner);
+            path = "quantization.".to_owned();
+        }
+        root.entry(METHOD).or_insert_with(|| method.into());
+        return Ok(Some((file, path, root)));
+    }
+    Ok(None)
+}
+
 fn present(
     opened: Opened,
     mut config: Config,
     source: Arc<dyn Source>,
+    file: &str,
     path: &str,
     quantization: &Map<String, Value>,
 ) -> Opened {
-    let file = config.path.display().to_string();
-    let mut keys = Keys::new(&file, &format!("{path}."), quantization);
-    let named = keys.text(METHOD).map(|method| method.or(mlx::is_meant(quantization).then_some("mlx")));
+    let mut keys = Keys::new(file, path, quantization);
+    let named = keys.text(METHOD).map(|method| method.or(mlx::is_meant(&config.root, quantization).then_some("mlx")));
     let undo = named.and_then(|method| match METHODS.iter().find(|(name, _)| Some(*name) == method) {
         Some((_, undo)) => Ok(undo),
         None => Err(unknown(&mut keys, method)),
@@ -119,7 +147,7 @@ fn present(
     let mut taken = taking.close();
     let mut problems = std::mem::take(&mut taken.problems);
     let mut notes = opened.notes;
-    notes.extend(taken.note(&file));
+    notes.extend(taken.note(file));
     if done.is_err() {
         keys.read_all();
     }
@@ -132,7 +160,7 @@ fn present(
     }
     drop_keys(&mut config.root, quantization);
     for (key, value) in unread {
-        config.root.insert(format!("{path}.{key}"), value);
+        config.root.insert(format!("{path}{key}"), value);
     }
     let source = Arc::new(taken.over(source));
     Opened { config: Some(config), source: Some(source), notes, ..opened }

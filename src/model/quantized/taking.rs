@@ -15,7 +15,7 @@ pub struct Failed;
 /// The stored tensors, with a record of which were taken.
 pub struct Taking<'a> {
     source: &'a dyn Source,
-    made: BTreeMap<String, (TensorInfo, Vec<Quantized>)>,
+    made: BTreeMap<String, (TensorInfo, View)>,
     taken: BTreeSet<&'a str>,
     ignorable: BTreeMap<String, &'static str>,
     /// How activations would be quantised.
@@ -163,15 +163,24 @@ impl<'a> Taking<'a> {
         match packing.bytes(rows, cols) {
             Some(bytes) if bytes == info.len => Ok(Codes { stored: whole(info), packing, values }),
             _ => {
-                let message =
-                    format!("expected the packed codes of a matrix [{rows}, {cols}], found shape {}", shown(&info.shape));
+                let message = format!(
+                    "expected the packed codes of a matrix [{rows}, {cols}], found shape {}",
+                    shown(&info.shape)
+                );
                 Err(self.fail("tensor-shape", info, message))
             }
         }
     }
 
     /// Makes the weight `name` of `shape` from the codes in `info` and what goes with them: matrices one below the other.
-    pub fn make(&mut self, name: String, info: &'a TensorInfo, shape: Vec<usize>, matrices: Vec<Quantized>) {
+    pub fn make(
+        &mut self,
+        format: impl Into<String>,
+        name: String,
+        info: &'a TensorInfo,
+        shape: Vec<usize>,
+        matrices: Vec<Quantized>,
+    ) {
         self.taken.insert(&info.name);
         let unpacked = self.find(&name).filter(|other| other.name != info.name);
         if let Some(unpacked) = unpacked {
@@ -180,11 +189,15 @@ impl<'a> Taking<'a> {
         }
         let bytes = Dtype::F32.shape_bytes(&shape).filter(|_| info.len > 0);
         let Some(len) = bytes else {
-            self.fail("tensor-shape", info, format!("expected a matrix that fits 64 bits, found shape {}", shown(&shape)));
+            self.fail(
+                "tensor-shape",
+                info,
+                format!("expected a matrix that fits 64 bits, found shape {}", shown(&shape)),
+            );
             return;
         };
         let made = TensorInfo { name: name.clone(), dtype: Dtype::F32, shape, len, ..info.clone() };
-        if self.made.insert(name.clone(), (made, matrices)).is_some() {
+        if self.made.insert(name.clone(), (made, View::Quantized { format: format.into(), matrices })).is_some() {
             self.fail("tensor-ambiguous", info, format!("a second one that would be {}", tensor_name(&name)));
         }
     }
@@ -209,12 +222,11 @@ impl<'a> Taking<'a> {
     }
 
     pub fn close(self) -> Taken {
-        let made = self.made.into_values().map(|(info, matrices)| (info, View::Quantized(matrices)));
         let rest = self.source.tensors().values().filter(|info| !self.taken.contains(info.name.as_str()));
         let rest = rest.map(|info| (info.clone(), View::Pieces(vec![whole(info)])));
         let ignorable = self.ignorable.into_iter().filter(|(name, _)| !self.taken.contains(name.as_str()));
         Taken {
-            tensors: rest.chain(made).collect(),
+            tensors: rest.chain(self.made.into_values()).collect(),
             ignorable: ignorable.map(|(name, what)| (what, name)).collect(),
             activations: self.activations,
             problems: self.problems,

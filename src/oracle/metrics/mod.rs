@@ -248,7 +248,8 @@ impl Sums {
     }
 }
 
-fn raise(max: &mut Option<Extreme<f64>>, index: usize, value: f64) {
+/// Keeps the larger of the two; of equal ones the one that came first.
+pub(crate) fn raise(max: &mut Option<Extreme<f64>>, index: usize, value: f64) {
     if max.is_none_or(|max| value > max.value) {
         *max = Some(Extreme { index, value });
     }

@@ -1,0 +1,151 @@
+"""GGUF twins of fixtures, written by llama.cpp's own converter.
+
+`python scripts/make_gguf_converted.py LLAMA_CPP`, with the source tree of llama.cpp that is in llama-cpp-python 0.3.36
+(`pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36`; vendor/llama.cpp). The converter is as it is but for
+the vocabulary, which a fixture doesn't have: a token for each row of the embedding. Adds to fixtures/gguf/ and its
+twins.json what scripts/make_gguf_fixtures.py doesn't write; that one comes first.
+"""
+
+import json
+import logging
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "fixtures" / "gguf"
+NONE = None
+
+YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1}
+LLAMA4 = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+          "original_max_position_embeddings": 8192}
+
+
+def twin(name, changes=NONE, folder=NONE, **how):
+    """`changes` are what the config says differently on both sides, since the architecture can't say something else."""
+    return dict(name=name, folder=folder or name, changes=changes or {}, **how)
+
+
+TWINS = [
+    twin("deepseek_v2-lite", {"rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    twin("deepseek_v2-groups", {"norm_topk_prob": False}),
+    twin("deepseek_v3-mtp"),
+    twin("gpt_oss-yarn", {"swiglu_limit": 7.0}),
+    twin("gemma3n-padded", folder="gguf/gemma3n-padded"),
+    twin("granitemoehybrid-moe", {"max_position_embeddings": 2**20}, "granitemoehybrid-moe-nope"),
+    twin("granitemoehybrid-no-experts", folder="gguf/granitemoehybrid-no-experts"),
+    # Of Granite 4 without Mamba layers the converter makes Granite.
+    twin("granitemoehybrid-attention", {}, "granitemoehybrid-dense-rope"),
+    twin("mamba2-groups", folder="gguf/mamba2-groups"),
+    twin("qwen3_next-published", {"full_attention_interval": 2}),
+    twin("llama4-chunks", {"attention_chunk_size": 8192, "attn_scale": 0.1, "floor_scale": 8192, "no_rope_layers": [],
+                           "rope_theta": 5000.0, "rope_scaling": LLAMA4}, "llama4_text-chunks"),
+    twin("gpt2-plain", without=".attn.bias"),
+    twin("gpt_neox-parallel", raw=True),
+    # Without num_kv_heads the converter takes what transformers makes of it, one for each head.
+    twin("falcon-multi-query", {"num_kv_heads": 1}),
+    twin("falcon-new"),
+    twin("lfm2_moe-published"),
+    twin("qwen3_5-dense", folder="qwen3_5-mtp"),
+    twin("qwen3_5-turns", {"mtp_num_hidden_layers": 1}, "qwen3_5_text-dense"),
+    twin("qwen3_5_moe-experts", {"mtp_num_hidden_layers": 1}, "qwen3_5_moe_text-experts"),
+    twin("olmo3-yarn"),
+    twin("kimi_linear-published"),
+    twin("qwen3_vl-published"),
+    twin("gemma4-dense"),
+    twin("gemma4-moe"),
+    twin("gemma4-e-padded", folder="gguf/gemma4-e-padded"),
+]
+
+
+def rewritten(source, target, changes=NONE, tensors=lambda name, w: w):
+    """A fixture with other config keys and tensors."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(ROOT / "fixtures" / source, target)
+    config = json.loads((target / "config.json").read_text())
+    config.update(changes or {})
+    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    for file in target.glob("*.safetensors"):
+        kept = {name: tensors(name, w) for name, w in load_file(file).items()}
+        save_file({name: w.contiguous() for name, w in kept.items() if w is not None}, file)
+
+
+def settled(a_log):
+    """Numbers near these that are the float32 next to the logarithm of their float32 exponential: what a file has tells them."""
+    while True:
+        back = torch.log(torch.exp(a_log.float()).double()).float()
+        if torch.equal(back, a_log.float()):
+            return back
+        a_log = back
+
+
+def folders():
+    """Fixtures as a GGUF file can say them."""
+    # The converter fills up the table of the layers' own inputs with zeros, to as many rows as there are tokens.
+    rows = 61
+    fill = lambda name, w: torch.nn.functional.pad(w, (0, 0, 0, rows - len(w))) if "per_layer.weight" in name else w
+    rewritten("gemma3n-shared", OUT / "gemma3n-padded", {"vocab_size_per_layer_input": rows}, fill)
+    rewritten("gemma4-e", OUT / "gemma4-e-padded", {"vocab_size_per_layer_input": rows}, fill)
+    rewritten("granitemoehybrid-moe-nope", OUT / "granitemoehybrid-no-experts",
+              {"num_local_experts": 0, "num_experts_per_tok": 0, "max_position_embeddings": 2**20},
+              lambda name, w: NONE if "block_sparse_moe" in name else w)
+    rewritten("mamba2-groups", OUT / "mamba2-groups", tensors=lambda name, w: settled(w) if name.endswith("A_log") else w)
+
+
+def vocabulary(model):
+    """What a tokenizer would give."""
+    rows = model.hparams["vocab_size"]
+    model.gguf_writer.add_tokenizer_model("gpt2")
+    model.gguf_writer.add_token_list([f"<{i}>" for i in range(rows)])
+    model.gguf_writer.add_token_types([1] * rows)
+    model.gguf_writer.add_bos_token_id(1)
+
+
+def convert(conversion, gguf, folder, changes, path, ftype="ALL_F32", raw=False, without=NONE):
+    with tempfile.TemporaryDirectory() as temporary:
+        source = Path(temporary) / path.stem
+        drop = lambda name, w: NONE if without and name.endswith(without) else w
+        rewritten(folder, source, changes, drop)
+        config = json.loads((source / "config.json").read_text())
+        # Gemma's converter counts its entries.
+        rows = config.get("text_config", config)["vocab_size"]
+        vocab = {f"<{i}>": i for i in range(rows)}
+        (source / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
+        # Some of transformers' classes don't keep the keys that the converter asks for.
+        hparams = config if raw else NONE
+        seen = hparams or conversion.ModelBase.load_hparams(source, False)
+        architecture = conversion.get_model_architecture(seen, conversion.ModelType.TEXT)
+        kind = conversion.get_model_class(architecture)
+        changed = type(kind.__name__, (kind,), {"model_arch": kind.model_arch, "set_vocab": vocabulary})
+        model = changed(source, gguf.LlamaFileType[ftype], path, eager=True, model_name=path.stem, hparams=hparams)
+        model.write()
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    tree = Path(sys.argv[1])
+    sys.path[:0] = [str(tree / "gguf-py"), str(tree)]
+    logging.disable(logging.INFO)
+    import conversion
+    import gguf
+
+    only = sys.argv[2:]
+    twins = json.loads((OUT / "twins.json").read_text())
+    folders()
+    for t in TWINS:
+        if only and t["name"] not in only:
+            continue
+        file = f"{t.pop('name')}.gguf"
+        convert(conversion, gguf, path=OUT / file, **t)
+        twins = [twin for twin in twins if twin["file"] != file]
+        twins.append({"file": file, "folder": t["folder"], "set": t["changes"], "by": "llama.cpp's converter"})
+    (OUT / "twins.json").write_text(json.dumps(twins, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
