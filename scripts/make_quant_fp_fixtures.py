@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -161,9 +162,10 @@ DIALECTS: list[dict[str, Any]] = [
          config=dict(activation_scheme="static", ignored_layers=[
              "lm_head", "model.layers.0.block_sparse_moe.gate"], quant_method="fp8"),
          says="Mixtral: every expert a module of its own, scalar scales, as AutoFP8 writes them"),
-    dict(name="fp4-experts", make="fp8", model=MOE, block=[16, 16], scale="F8_E8M0", fp4=["experts"],
+    dict(name="fp4-experts", make="fp8", model=MOE | dict(moe_intermediate_size=64), block=[16, 16], scale="F8_E8M0", fp4=["experts"],
+         loads=True,
          config=DEEPSEEK | dict(weight_block_size=[16, 16], scale_fmt="ue8m0", expert_dtype="fp4"),
-         says="expert_dtype fp4: the experts are E2M1 in I8 with E8M0 scales of 16 inputs, the rest FP8 of blocks of 16 x 16"),
+         says="expert_dtype fp4: the experts are E2M1 in I8 with E8M0 scales of 32 inputs, the rest FP8 of blocks of 16 x 16"),
     dict(name="ct-fp8-moe", make="compressed", model=MOE, preset="FP8_DYNAMIC", ignore=["lm_head", "re:.*mlp\\.gate$"],
          says="float-quantized Qwen3-MoE: every expert a module of its own"),
     dict(name="ct-nvfp4-moe", make="compressed", model=MOE, preset="NVFP4", ignore=["lm_head", "re:.*mlp\\.gate$", "re:.*self_attn.*"],
@@ -343,7 +345,17 @@ def check_loaded(row: dict[str, Any], made: Made) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32)
     state = model.state_dict()
     for name, value in made.golden.items():
-        assert torch.equal(state[name].view(torch.int32), value.view(torch.int32)), f"{row['name']}: {name}: transformers' two decoders differ"
+        assert torch.equal(loaded(state, name).view(torch.int32), value.view(torch.int32)), f"{row['name']}: {name}: transformers' two decoders differ"
+
+
+def loaded(state: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A weight of the loaded model, which holds the experts of a layer in one tensor, gate above up."""
+    if name in state:
+        return state[name]
+    layer, number, part = re.fullmatch(r"(.*experts)\.(\d+)\.(\w+)_proj\.weight", name).groups()
+    if part == "down":
+        return state[f"{layer}.down_proj"][int(number)]
+    return state[f"{layer}.gate_up_proj"][int(number)].chunk(2)[part == "up"].contiguous()
 
 
 # --- compressed-tensors ---------------------------------------------------------------------------------------------------
