@@ -114,7 +114,7 @@ fn plain(name: &str) -> Copy {
         let is_bias = |name: &str, data: &[u8]| name.ends_with("bias") && data.iter().any(|&byte| byte != 0);
         tensors
             .retain(|name, (_, _, data)| is_bias(name, data) || !modules.iter().any(|module| name.starts_with(module)));
-        tensors.retain(|name, _| !name.ends_with("_scale"));
+        tensors.retain(|name, _| !name.ends_with("_scale") && !name.contains(".switch_mlp."));
         for (name, view) in decoded.tensors() {
             tensors.insert(name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()));
         }

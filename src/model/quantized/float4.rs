@@ -18,7 +18,21 @@ pub enum Second {
 const NVFP4: usize = 16;
 const MXFP4: usize = 32;
 
-/// ModelOpt: FP8 with a scale for each tensor, NVFP4, or some of both.
+/// ModelOpt's names of what it does to weights, and to activations where it says more.
+const ALGORITHMS: [&str; 10] = [
+    "fp8",
+    "fp8_pb_wo",
+    "fp8_per_channel_per_token",
+    "mxfp8",
+    "nvfp4",
+    "nvfp4_awq",
+    "w4a16_nvfp4",
+    "w4a8_nvfp4_fp8",
+    "w4a8_mxfp4_fp8",
+    "mixed_precision",
+];
+
+/// ModelOpt: floats of eight bits, of four, or some of both.
 pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     const INERT: [&str; 9] = [
         "quant_method",
@@ -32,15 +46,21 @@ pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Repo
         "group_size",
     ];
     keys.read_all_of(&INERT);
-    let algorithms =
-        ["fp8", "nvfp4", "nvfp4_awq", "mixed_precision", "w4a16_nvfp4", "fp8_pb_wo", "fp8_per_channel_per_token"];
-    word(keys, "quant_algo", &algorithms)?;
+    word(keys, "quant_algo", &ALGORITHMS)?;
     for (module, codes) in taking.ending(".weight") {
-        if codes.dtype.name() == "U8" {
-            let scale = format!("{module}.weight_scale");
-            let second = format!("{module}.weight_scale_2");
-            let _ = nvfp4(codes, format!("{module}.weight"), &scale, &second, Second::Multiplies, taking);
+        if codes.dtype.name() != "U8" {
+            continue;
         }
+        let (name, scale) = (format!("{module}.weight"), format!("{module}.weight_scale"));
+        let powers = taking.find(&scale).is_some_and(|info| info.dtype.name() == "U8");
+        // What is wrong is reported.
+        let _ = match powers {
+            true => mxfp4_matrix(codes, name, &scale, taking),
+            false => nvfp4(codes, name, &scale, &format!("{module}.weight_scale_2"), Second::Multiplies, taking),
+        };
+    }
+    for (_, info) in taking.ending(".pre_quant_scale") {
+        taking.fail("tensor-surplus", info, "inputs are multiplied by it first, which is not known here");
     }
     float8::all(None, taking);
     taking.activations("as the weights, with stored scales");
