@@ -65,6 +65,16 @@ GPT_OSS = {
                      "rope_type": "yarn", "truncate": False},
     "initial_context_length": 4096, "max_position_embeddings": 131072, "tie_word_embeddings": False,
 }  # fmt: skip
+QWEN35_MOE = {
+    "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "num_hidden_layers": 2, "hidden_size": 32,
+    "layer_types": ["linear_attention", "full_attention"], "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+    "num_experts": 3, "num_experts_per_tok": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 61,
+    "linear_conv_kernel_dim": 3, "linear_key_head_dim": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 8, "rms_norm_eps": 1e-6, "attention_bias": False, "hidden_act": "silu", "max_position_embeddings": 2048,
+    "rope_parameters": {"mrope_interleaved": True, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5, "rope_theta": 10000.0,
+                        "rope_type": "default"},
+    "tie_word_embeddings": False,
+}  # fmt: skip
 DEEPSEEK = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8")
 DIALECTS: list[dict[str, Any]] = [
     # --- fp8, of DeepSeek and transformers ---
@@ -130,6 +140,13 @@ DIALECTS: list[dict[str, Any]] = [
          says="mxfp4-pack-quantized, weights alone; the smallest scale there is and the largest by which no code overflows"),
     dict(name="ct-mxfp8", make="compressed", model=SMALL, preset="MXFP8",
          says="mxfp8-quantized: groups of 32 with E8M0 scales in U8"),
+    dict(name="ct-fp8-head", make="compressed", model=SMALL, preset="FP8_DYNAMIC", store="F32", ignore=["model.layers.0.mlp.up_proj"],
+         says="float-quantized: an F32 scale a row; lm_head quantised too, one module ignored by its name"),
+    dict(name="ct-fp8-alone", make="compressed", model=SMALL, preset="FP8", alone=True, store="F16",
+         says="naive-quantized: weights alone, an F16 scale a tensor"),
+    dict(name="ct-fp-mixed", make="compressed", model=llama(2, 32, 48, 8, 61), preset="NVFP4", targets=["re:.*mlp.*"],
+         second=("FP8_DYNAMIC", ["re:.*self_attn.*"]),
+         says="mixed-precision: NVFP4 and FP8 with a scale a row, each a group with its format, `re:` in targets"),
     # --- ModelOpt ---
     dict(name="modelopt-fp8", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", kv_cache=True,
          says="FP8: a scale a tensor, static scales of activations and of the KV cache"),
@@ -181,6 +198,17 @@ DIALECTS: list[dict[str, Any]] = [
              "model.layers.0.self_attn", "model.layers.0.feed_forward.router", "model.layers.0.feed_forward.shared_expert",
              "lm_head"]),
          says="Llama 4: the experts of a layer in one E4M3 tensor, a scale an output"),
+    dict(name="fbgemm-fp8-llama4-square", make="fbgemm_experts", model=LLAMA4 | dict(intermediate_size=32),
+         config=dict(activation_scale_ub=1200.0, quant_method="fbgemm_fp8", modules_to_not_convert=[
+             "self_attn", "router", "shared_expert", "lm_head"]),
+         says="the same with experts as wide as the model, so that no shape says that a scale of down_proj is an output's"),
+    dict(name="fp8-moe-split", make="fp8", block=[16, 16], model=QWEN35_MOE, loads=True, fuse=True,
+         config=DEEPSEEK | dict(weight_block_size=[16, 16], modules_to_not_convert=[
+             "lm_head", "model.embed_tokens", "model.layers.0.linear_attn.in_proj_qkv", "model.layers.0.linear_attn.in_proj_z",
+             "model.layers.0.linear_attn.in_proj_a", "model.layers.0.linear_attn.in_proj_b", "model.layers.0.linear_attn.conv1d",
+             "model.layers.0.mlp.gate", "model.layers.0.mlp.shared_expert_gate", "model.layers.1.mlp.gate",
+             "model.layers.1.mlp.shared_expert_gate"]),
+         says="Qwen3.5-MoE: every expert a module of its own, as in the published FP8 files, where the plain ones have all in one tensor"),
 ]  # fmt: skip
 
 KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "U8": torch.uint8, **DTYPES}
@@ -238,8 +266,8 @@ def decoded(tensor: torch.Tensor, exponents: bool = False) -> np.ndarray:
         return np.ldexp(np.float32(1), bytes_of(tensor).astype(np.int32) - 127)
     if tensor.dtype == torch.bfloat16:
         return (tensor.contiguous().view(torch.int16).numpy().astype(np.uint32) << 16).view(np.float32)
-    assert tensor.dtype == torch.float32
-    return tensor.numpy()
+    assert tensor.dtype in (torch.float16, torch.float32)
+    return tensor.numpy().astype(np.float32)
 
 
 def spread(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
@@ -328,9 +356,31 @@ def fp8(row: dict[str, Any]) -> Made:
             part, shape = row["static"]
             made.tensors[f"{module}.{part}"] = torch.tensor(0.02 + 0.001 * len(made.tensors), dtype=KINDS[scale_kind]).reshape(shape)
         made.formula[name] = decoded(codes) * spread(decoded(scale, True).reshape(divisor_shape(scale)), codes.shape, size)
+    if row.get("fuse"):
+        made.golden = fused(made.golden, torch.cat, torch.stack)
+        made.formula = fused(made.formula, np.concatenate, np.stack)
     if row.get("loads"):
         check_loaded(row, made)
     return made
+
+
+def fused(values: dict[str, Any], join: Callable[..., Any], stack: Callable[..., Any]) -> dict[str, Any]:
+    """The same with all experts of a layer in one tensor, gate above up."""
+    experts: dict[str, list[dict[str, Any]]] = {}
+    result = {}
+    for name, value in values.items():
+        layer, _, rest = name.partition(".experts.")
+        if not rest:
+            result[name] = value
+            continue
+        index, part, _ = rest.split(".")
+        parts = experts.setdefault(f"{layer}.experts", [])
+        parts.extend({} for _ in range(len(parts), int(index) + 1))
+        parts[int(index)][part] = value
+    for name, parts in experts.items():
+        result[f"{name}.gate_up_proj"] = stack([join([part["gate_proj"], part["up_proj"]]) for part in parts])
+        result[f"{name}.down_proj"] = stack([part["down_proj"] for part in parts])
+    return result
 
 
 def divisor_shape(scale: torch.Tensor) -> tuple[int, int]:
@@ -375,8 +425,12 @@ def compressed(row: dict[str, Any]) -> Made:
         folder = Path(scratch)
         plain_folder(row, store, folder)
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[store])
-        scheme = preset_name_to_scheme(row["preset"], ["Linear"])
-        config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=row.get("ignore", ["lm_head"]))
+        groups = {"group_0": preset_name_to_scheme(row["preset"], row.get("targets", ["Linear"]))}
+        if row.get("alone"):
+            groups["group_0"].input_activations = None
+        if "second" in row:
+            groups["group_1"] = preset_name_to_scheme(*row["second"])
+        config = QuantizationConfig(config_groups=groups, ignore=row.get("ignore", ["lm_head"]))
         single_experts(row, store, model)
         apply_quantization_config(model, config)
         schemes = {}
@@ -428,8 +482,8 @@ def compressed(row: dict[str, Any]) -> Made:
         scales = decoded(scale, True) if whole is None else decoded(scale, True) / decoded(whole)
         scales = scales.reshape(divisor_shape(scale))
         made.formula[module + ".weight"] = codes * spread(scales, codes.shape, sides(args, codes.shape))
-        if scheme.format in ("float-quantized", "mxfp8-quantized"):
-            stored = {"weight": values, "weight_scale": wide if scheme.format == "float-quantized" else scale}
+        if scheme.format in ("float-quantized", "naive-quantized", "mxfp8-quantized"):
+            stored = {"weight": values, "weight_scale": scale if scheme.format == "mxfp8-quantized" else wide}
             again = BaseCompressor.get_value_from_registry(scheme.format).decompress(stored, scheme)["weight"]
             assert torch.equal(again.float(), made.golden[module + ".weight"].to(again.dtype).float()), f"{row['name']}: {module}: two decoders differ"
     return made
