@@ -75,6 +75,18 @@ QWEN35_MOE = {
                         "rope_type": "default"},
     "tie_word_embeddings": False,
 }  # fmt: skip
+MISTRAL4 = {
+    "architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4", "num_hidden_layers": 1, "hidden_size": 32,
+    "intermediate_size": 64, "moe_intermediate_size": 48, "n_routed_experts": 3, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "qk_head_dim": 16, "v_head_dim": 9,
+    "head_dim": 16, "vocab_size": 61, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "max_position_embeddings": 1024,
+    "hidden_act": "silu", "norm_topk_prob": True, "routed_scaling_factor": 1.0, "rope_interleave": True,
+    "rope_parameters": {"type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
+                        "original_max_position_embeddings": 8, "max_position_embeddings": 1024, "beta_fast": 32.0,
+                        "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+                        "partial_rotary_factor": 0.375},
+}  # fmt: skip
 DEEPSEEK = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8")
 DIALECTS: list[dict[str, Any]] = [
     # --- fp8, of DeepSeek and transformers ---
@@ -183,6 +195,10 @@ DIALECTS: list[dict[str, Any]] = [
          loads=True,
          config=DEEPSEEK | dict(weight_block_size=[16, 16], scale_fmt="ue8m0", expert_dtype="fp4"),
          says="expert_dtype fp4: the experts are E2M1 in I8 with E8M0 scales of 32 inputs, the rest FP8 of blocks of 16 x 16"),
+    dict(name="fp8-fused-mistral4", make="fp8", model=MISTRAL4, scale="BF16", static=("activation_scale", []),
+         config=dict(activation_scheme="static", dequantize=False, modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate"],
+                     quant_method="fp8", weight_block_size=None),
+         says="Mistral 4: the experts of a layer in one tensor, a scale an expert; scalar scales otherwise"),
     dict(name="ct-fp8-moe", make="compressed", model=MOE, preset="FP8_DYNAMIC", ignore=["lm_head", "re:.*mlp\\.gate$"],
          says="float-quantized Qwen3-MoE: every expert a module of its own"),
     dict(name="ct-nvfp4-moe", make="compressed", model=MOE, preset="NVFP4", ignore=["lm_head", "re:.*mlp\\.gate$", "re:.*self_attn.*"],
@@ -219,11 +235,11 @@ KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0"
 
 def plain(row: dict[str, Any], store: str) -> dict[str, torch.Tensor]:
     """The weights before quantising; those of families that keep the experts of a layer in one tensor too."""
-    if row["model"]["model_type"] not in ("gpt_oss", "llama4_text"):
+    if row["model"]["model_type"] not in ("gpt_oss", "llama4_text", "mistral4"):
         return plain_tensors(row, store)
     with tempfile.TemporaryDirectory() as scratch, torch.device("meta"):
         Path(scratch, "config.json").write_text(json.dumps(plain_config(row, "F32")))
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(scratch))
+        model = getattr(transformers, row["model"]["architectures"][0])(transformers.AutoConfig.from_pretrained(scratch))
     result = {}
     for name, tensor in sorted(model.state_dict().items()):
         noise, inputs = rng_for(row["name"], name).standard_normal(tuple(tensor.shape)), tensor.shape[-2 if tensor.ndim == 3 else -1]
@@ -314,7 +330,7 @@ def cover(codes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def skipped(row: dict[str, Any], name: str) -> bool:
-    return not is_projection(name) or any(part in name for part in row.get("skip", ()))
+    return not (is_projection(name) or name.endswith("kv_a_proj_with_mqa.weight")) or any(part in name for part in row.get("skip", ()))
 
 
 # --- fp8 ------------------------------------------------------------------------------------------------------------------
@@ -328,6 +344,9 @@ def fp8(row: dict[str, Any]) -> Made:
     made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}",
                 "integrations.finegrained_fp8._dequantize_fp8_weight to float32" + ", and from_pretrained with dequantize" * row.get("loads", False))  # fmt: skip
     for name, weight in plain(row, "BF16").items():
+        if weight.ndim == 3:
+            fused_experts(row, made, name, weight.float())
+            continue
         if skipped(row, name):
             made.tensors[name] = weight
             continue
@@ -381,6 +400,18 @@ def fused(values: dict[str, Any], join: Callable[..., Any], stack: Callable[...,
         result[f"{name}.gate_up_proj"] = stack([join([part["gate_proj"], part["up_proj"]]) for part in parts])
         result[f"{name}.down_proj"] = stack([part["down_proj"] for part in parts])
     return result
+
+
+def fused_experts(row: dict[str, Any], made: Made, name: str, weight: torch.Tensor) -> None:
+    """The experts of a layer, [experts, outputs, inputs], with a scale an expert."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    scale = to_scale(weight.abs().amax((1, 2), keepdim=True) / 448, row["scale"], False)
+    codes = cover((weight / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn), finite(torch.float8_e4m3fn))
+    activation = torch.linspace(0.02, 0.05, len(weight)).to(scale.dtype)
+    made.tensors |= {name: codes, f"{name}_scale_inv": scale, f"{name}_activation_scale": activation}
+    made.golden[name] = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.float32)
+    made.formula[name] = decoded(codes) * decoded(scale)
 
 
 def divisor_shape(scale: torch.Tensor) -> tuple[int, int]:
