@@ -156,9 +156,11 @@ DIALECTS: list[dict[str, Any]] = [
          says="float-quantized: an F32 scale a row; lm_head quantised too, one module ignored by its name"),
     dict(name="ct-fp8-alone", make="compressed", model=SMALL, preset="FP8", alone=True, store="F16",
          says="naive-quantized: weights alone, an F16 scale a tensor"),
-    dict(name="ct-fp-mixed", make="compressed", model=llama(2, 32, 48, 8, 61), preset="NVFP4", targets=["re:.*mlp.*"],
-         second=("FP8_DYNAMIC", ["re:.*self_attn.*"]),
-         says="mixed-precision: NVFP4 and FP8 with a scale a row, each a group with its format, `re:` in targets"),
+    dict(name="ct-fp8-old", make="compressed", model=SMALL, preset="FP8_DYNAMIC", old=True,
+         says="float-quantized, a scale a row; config with the keys of older versions"),
+    dict(name="ct-mixed-fp", make="compressed", model=SMALL, preset="NVFP4A16", second=("FP8_DYNAMIC", ["re:.*down_proj$", "re:.*self_attn.*"]),
+         targets=["re:.*(gate|up)_proj$"],
+         says="mixed-precision: two groups, nvfp4-pack-quantized and float-quantized"),
     # --- ModelOpt ---
     dict(name="modelopt-fp8", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", kv_cache=True,
          says="FP8: a scale a tensor, static scales of activations and of the KV cache"),
@@ -228,6 +230,7 @@ DIALECTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "U8": torch.uint8, **DTYPES}
+BYTES = torch.arange(256, dtype=torch.int32).to(torch.uint8)
 
 
 # --- Plain models ---------------------------------------------------------------------------------------------------------
@@ -297,8 +300,7 @@ def spread(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -
 
 def finite(kind: torch.dtype) -> torch.Tensor:
     """Every byte that is a number of that kind."""
-    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
-    return codes[codes.view(kind).float().isfinite()]
+    return BYTES[BYTES.view(kind).float().isfinite()]
 
 
 def blocks_of(weight: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -341,8 +343,9 @@ def fp8(row: dict[str, Any]) -> Made:
 
     kind, scale_kind, block = KINDS[row.get("kind", "F8_E4M3")], row.get("scale", "F32"), row.get("block")
     scale_name = row.get("scale_name", "weight_scale_inv")
-    made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}",
-                "integrations.finegrained_fp8._dequantize_fp8_weight to float32" + ", and from_pretrained with dequantize" * row.get("loads", False))  # fmt: skip
+    function = "integrations.finegrained_fp8._dequantize_fp8_weight (FP4 and experts in one tensor: Fp8Dequantize) to float32"
+    function += ", and from_pretrained with dequantize" * row.get("loads", False)
+    made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}", function)
     for name, weight in plain(row, "BF16").items():
         if weight.ndim == 3:
             fused_experts(row, made, name, weight.float())
@@ -354,7 +357,7 @@ def fp8(row: dict[str, Any]) -> Made:
         if any(part in name for part in row.get("fp4", ())):
             count = weight.numel() // 2
             codes = torch.from_numpy(rng_for(row["name"], name, "codes").integers(0, 256, count).astype(np.uint8))
-            codes = cover(codes, torch.arange(256, dtype=torch.int32).to(torch.uint8)).view(torch.int8).reshape(len(weight), -1)
+            codes = cover(codes, BYTES).view(torch.int8).reshape(len(weight), -1)
             scale = to_scale(blocks_of(weight, (1, 32)) / 6, scale_kind, True)
             made.tensors |= {name: codes, f"{module}.{scale_name}": scale}
             made.golden[name] = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.float32)
@@ -426,7 +429,8 @@ def check_loaded(row: dict[str, Any], made: Made) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32)
     state = model.state_dict()
     for name, value in made.golden.items():
-        assert torch.equal(loaded(state, name).view(torch.int32), value.view(torch.int32)), f"{row['name']}: {name}: transformers' two decoders differ"
+        same = torch.equal(loaded(state, name).view(torch.int32), value.view(torch.int32))
+        assert same, f"{row['name']}: {name}: transformers' two decoders differ"
 
 
 def loaded(state: dict[str, torch.Tensor], name: str) -> torch.Tensor:
@@ -451,7 +455,8 @@ def compressed(row: dict[str, Any]) -> Made:
     from compressed_tensors.quantization.lifecycle.forward import dequantize
 
     store = row.get("store", "BF16")
-    made = Made({}, {}, {}, {}, f"compressed-tensors {compressed_tensors.__version__}", "quantization.lifecycle.forward.dequantize of what was saved, with float32 scales")
+    function = "quantization.lifecycle.forward.dequantize of what was saved, with float32 scales"
+    made = Made({}, {}, {}, {}, f"compressed-tensors {compressed_tensors.__version__}", function)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_folder(row, store, folder)
@@ -489,6 +494,8 @@ def compressed(row: dict[str, Any]) -> Made:
         compressor.update_config(out)
         made.tensors = read_safetensors(out / "model.safetensors")
         made.config = {"quantization_config": json.loads((out / "config.json").read_text())["quantization_config"]}
+    if row.get("old"):
+        by_old_compressed(made.config["quantization_config"])
     if row.get("kv_cache"):  # compressed-tensors 0.20.1 doesn't find the cache of transformers 5.24
         scheme = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True)
         made.config["quantization_config"]["kv_cache_scheme"] = json.loads(scheme.model_dump_json(exclude_none=True))
@@ -502,7 +509,7 @@ def compressed(row: dict[str, Any]) -> Made:
             scale = made.tensors[f"{module}.weight_scale"] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
         if args.num_bits == 4:
             packed = made.tensors[f"{module}.weight_packed"]
-            packed = made.tensors[f"{module}.weight_packed"] = cover(packed, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+            packed = made.tensors[f"{module}.weight_packed"] = cover(packed, BYTES)
             values, codes = unpack_fp4_from_uint8(packed, packed.shape[0], packed.shape[1] * 2, torch.float32), nibbles(packed)
         else:
             weight = made.tensors[f"{module}.weight"]
@@ -516,8 +523,20 @@ def compressed(row: dict[str, Any]) -> Made:
         if scheme.format in ("float-quantized", "naive-quantized", "mxfp8-quantized"):
             stored = {"weight": values, "weight_scale": scale if scheme.format == "mxfp8-quantized" else wide}
             again = BaseCompressor.get_value_from_registry(scheme.format).decompress(stored, scheme)["weight"]
-            assert torch.equal(again.float(), made.golden[module + ".weight"].to(again.dtype).float()), f"{row['name']}: {module}: two decoders differ"
+            same = torch.equal(again.float(), made.golden[module + ".weight"].to(again.dtype).float())
+            assert same, f"{row['name']}: {module}: compressed-tensors' two decoders differ"
     return made
+
+
+def by_old_compressed(config: dict[str, Any]) -> None:
+    """With the keys of older versions, none of which says anything of the weights."""
+    for group in config["config_groups"].values():
+        del group["format"]
+        for part, observer in (("input_activations", "memoryless"), ("weights", "minmax")):
+            group[part] |= {"block_structure": None, "observer": observer, "observer_kwargs": {}}
+    for key in ("moe_sparsity_config", "sparsity_config", "transform_config", "version"):
+        config.pop(key)
+    config |= {"global_compression_ratio": 1.239, "quantization_status": "frozen"}
 
 
 def single_experts(row: dict[str, Any], store: str, model: Any) -> None:
@@ -566,7 +585,8 @@ def modelopt(row: dict[str, Any]) -> Made:
                 config["quant_cfg"].append(entry | {"quantizer_name": pattern + entry["quantizer_name"].removeprefix("*")})
     if row.get("kv_cache"):
         config = mtq.update_quant_cfg_with_kv_cache_quant(config, mtq.FP8_KV_CFG["quant_cfg"])
-    made = Made({}, {}, {}, {}, f"nvidia-modelopt {version('nvidia-modelopt')}", "FP8QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one")
+    function = "FP8QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one"
+    made = Made({}, {}, {}, {}, f"nvidia-modelopt {version('nvidia-modelopt')}", function)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_folder(row, "BF16", folder)
@@ -579,11 +599,13 @@ def modelopt(row: dict[str, Any]) -> Made:
         made.files["hf_quant_config.json"] = json.loads((out / "hf_quant_config.json").read_text())
     if row.get("only_side"):
         made.config = {}
+        made.files["hf_quant_config.json"]["quantization"]["exclude_modules"] = ["lm_head"]
     for name, tensor in made.tensors.items():  # what depends on the calibration's arithmetic
         if name.endswith(("input_scale", "k_scale", "v_scale")):
             made.tensors[name] = torch.full_like(tensor, float(np.exp(rng_for(row["name"], name).standard_normal()) / 40))
     for name in [name for name in made.tensors if name.endswith("weight_scale")]:
-        by_modelopt(row, made, name.removesuffix("_weight_scale") if name.endswith("_proj_weight_scale") else name.removesuffix("_scale"), name)
+        weight = name.removesuffix("_weight_scale" if name.endswith("_proj_weight_scale") else "_scale")
+        by_modelopt(row, made, weight, name)
     return made
 
 
@@ -595,7 +617,7 @@ def by_modelopt(row: dict[str, Any], made: Made, name: str, scale_name: str) -> 
     if weight.ndim == 3:
         return by_modelopt_fused(made, name, scale_name)
     if weight.dtype == torch.uint8:
-        weight = made.tensors[name] = cover(weight, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+        weight = made.tensors[name] = cover(weight, BYTES)
         if "extreme" in row:
             scale = made.tensors[scale_name] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
         whole, shape = made.tensors[scale_name + "_2"], (weight.shape[0], 2 * weight.shape[1])
@@ -622,13 +644,14 @@ def by_modelopt_fused(made: Made, name: str, scale_name: str) -> None:
 
     weight, scale = made.tensors[name], made.tensors[scale_name]
     if weight.dtype == torch.uint8:
-        weight = made.tensors[name] = cover(weight, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+        weight = made.tensors[name] = cover(weight, BYTES)
         whole, outward = made.tensors[scale_name + "_2"], weight.transpose(1, 2).contiguous()
         shape = (*outward.shape[:2], 2 * outward.shape[2])
-        value = NVFP4QTensor(shape, torch.float32, outward).dequantize(scale=scale.transpose(1, 2), double_scale=whole, block_sizes={-1: 16})
-        scales = np.repeat(decoded(scale) * decoded(whole), 16, 1)
-        formula = np.ascontiguousarray(nibbles(outward).transpose(0, 2, 1) * scales)
+        scales = {"scale": scale.transpose(1, 2), "double_scale": whole}
+        value = NVFP4QTensor(shape, torch.float32, outward).dequantize(**scales, block_sizes={-1: 16})
+        formula = nibbles(outward).transpose(0, 2, 1) * np.repeat(decoded(scale) * decoded(whole), 16, 1)
         value = value.transpose(1, 2).contiguous()
+        formula = np.ascontiguousarray(formula)
         value = torch.where(value == 0, torch.copysign(value, torch.from_numpy(formula)), value)
     else:
         weight = made.tensors[name] = cover(weight, finite(weight.dtype))
@@ -653,7 +676,7 @@ def mxfp4(row: dict[str, Any]) -> Made:
         rng = rng_for(row["name"], name, "codes")
         blocks = torch.from_numpy(rng.integers(0, 256, (experts, outputs, inputs // 32, 16)).astype(np.uint8))
         scales = torch.from_numpy(rng.integers(119, 124, (experts, outputs, inputs // 32)).astype(np.uint8))
-        blocks, scales = cover(blocks, torch.arange(256, dtype=torch.int32).to(torch.uint8)), cover(scales, torch.tensor([0, 1, 2], dtype=torch.uint8))
+        blocks, scales = cover(blocks, BYTES), cover(scales, torch.tensor([0, 1, 2], dtype=torch.uint8))
         made.tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         made.golden[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
         formula = (nibbles(blocks) * decoded(scales, True)[..., None]).reshape(experts, outputs, inputs)
@@ -696,7 +719,9 @@ def fbgemm_experts(row: dict[str, Any]) -> Made:
     return made
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8, "compressed": compressed, "modelopt": modelopt, "mxfp4": mxfp4, "fbgemm_experts": fbgemm_experts}
+MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {
+    "fp8": fp8, "compressed": compressed, "modelopt": modelopt, "mxfp4": mxfp4, "fbgemm_experts": fbgemm_experts,
+}  # fmt: skip
 PACKAGES = ("torch", "transformers", "numpy", "compressed-tensors", "nvidia-modelopt")
 
 
