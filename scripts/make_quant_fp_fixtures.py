@@ -347,7 +347,7 @@ def fp8(row: dict[str, Any]) -> Made:
     function += ", and from_pretrained with dequantize" * row.get("loads", False)
     made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}", function)
     for name, weight in plain(row, "BF16").items():
-        if weight.ndim == 3:
+        if weight.ndim == 3 and "experts" in name:
             fused_experts(row, made, name, weight.float())
             continue
         if skipped(row, name):
