@@ -65,6 +65,16 @@ GPT_OSS = {
                      "rope_type": "yarn", "truncate": False},
     "initial_context_length": 4096, "max_position_embeddings": 131072, "tie_word_embeddings": False,
 }  # fmt: skip
+QWEN35_MOE = {
+    "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "num_hidden_layers": 2, "hidden_size": 32,
+    "layer_types": ["linear_attention", "full_attention"], "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+    "num_experts": 3, "num_experts_per_tok": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 61,
+    "linear_conv_kernel_dim": 3, "linear_key_head_dim": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 8, "rms_norm_eps": 1e-6, "attention_bias": False, "hidden_act": "silu", "max_position_embeddings": 2048,
+    "rope_parameters": {"mrope_interleaved": True, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5, "rope_theta": 10000.0,
+                        "rope_type": "default"},
+    "tie_word_embeddings": False,
+}  # fmt: skip
 MISTRAL4 = {
     "architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4", "num_hidden_layers": 1, "hidden_size": 32,
     "intermediate_size": 64, "moe_intermediate_size": 48, "n_routed_experts": 3, "num_experts_per_tok": 2, "n_shared_experts": 1,
@@ -142,6 +152,15 @@ DIALECTS: list[dict[str, Any]] = [
          says="mxfp4-pack-quantized, weights alone; the smallest scale there is and the largest by which no code overflows"),
     dict(name="ct-mxfp8", make="compressed", model=SMALL, preset="MXFP8",
          says="mxfp8-quantized: groups of 32 with E8M0 scales in U8"),
+    dict(name="ct-fp8-head", make="compressed", model=SMALL, preset="FP8_DYNAMIC", store="F32", ignore=["model.layers.0.mlp.up_proj"],
+         says="float-quantized: an F32 scale a row; lm_head quantised too, one module ignored by its name"),
+    dict(name="ct-fp8-alone", make="compressed", model=SMALL, preset="FP8", alone=True, store="F16",
+         says="naive-quantized: weights alone, an F16 scale a tensor"),
+    dict(name="ct-fp8-old", make="compressed", model=SMALL, preset="FP8_DYNAMIC", old=True,
+         says="float-quantized, a scale a row; config with the keys of older versions"),
+    dict(name="ct-mixed-fp", make="compressed", model=SMALL, preset="NVFP4A16", second=("FP8_DYNAMIC", ["re:.*down_proj$", "re:.*self_attn.*"]),
+         targets=["re:.*(gate|up)_proj$"],
+         says="mixed-precision: two groups, nvfp4-pack-quantized and float-quantized"),
     # --- ModelOpt ---
     dict(name="modelopt-fp8", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", kv_cache=True,
          says="FP8: a scale a tensor, static scales of activations and of the KV cache"),
@@ -197,9 +216,21 @@ DIALECTS: list[dict[str, Any]] = [
              "model.layers.0.self_attn", "model.layers.0.feed_forward.router", "model.layers.0.feed_forward.shared_expert",
              "lm_head"]),
          says="Llama 4: the experts of a layer in one E4M3 tensor, a scale an output"),
+    dict(name="fbgemm-fp8-llama4-square", make="fbgemm_experts", model=LLAMA4 | dict(intermediate_size=32),
+         config=dict(activation_scale_ub=1200.0, quant_method="fbgemm_fp8", modules_to_not_convert=[
+             "self_attn", "router", "shared_expert", "lm_head"]),
+         says="the same with experts as wide as the model, so that no shape says that a scale of down_proj is an output's"),
+    dict(name="fp8-moe-split", make="fp8", block=[16, 16], model=QWEN35_MOE, loads=True, fuse=True,
+         config=DEEPSEEK | dict(weight_block_size=[16, 16], modules_to_not_convert=[
+             "lm_head", "model.embed_tokens", "model.layers.0.linear_attn.in_proj_qkv", "model.layers.0.linear_attn.in_proj_z",
+             "model.layers.0.linear_attn.in_proj_a", "model.layers.0.linear_attn.in_proj_b", "model.layers.0.linear_attn.conv1d",
+             "model.layers.0.mlp.gate", "model.layers.0.mlp.shared_expert_gate", "model.layers.1.mlp.gate",
+             "model.layers.1.mlp.shared_expert_gate"]),
+         says="Qwen3.5-MoE: every expert a module of its own, as in the published FP8 files, where the plain ones have all in one tensor"),
 ]  # fmt: skip
 
 KINDS = {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "U8": torch.uint8, **DTYPES}
+BYTES = torch.arange(256, dtype=torch.int32).to(torch.uint8)
 
 
 # --- Plain models ---------------------------------------------------------------------------------------------------------
@@ -254,8 +285,8 @@ def decoded(tensor: torch.Tensor, exponents: bool = False) -> np.ndarray:
         return np.ldexp(np.float32(1), bytes_of(tensor).astype(np.int32) - 127)
     if tensor.dtype == torch.bfloat16:
         return (tensor.contiguous().view(torch.int16).numpy().astype(np.uint32) << 16).view(np.float32)
-    assert tensor.dtype == torch.float32
-    return tensor.numpy()
+    assert tensor.dtype in (torch.float16, torch.float32)
+    return tensor.numpy().astype(np.float32)
 
 
 def spread(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
@@ -269,8 +300,7 @@ def spread(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -
 
 def finite(kind: torch.dtype) -> torch.Tensor:
     """Every byte that is a number of that kind."""
-    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
-    return codes[codes.view(kind).float().isfinite()]
+    return BYTES[BYTES.view(kind).float().isfinite()]
 
 
 def blocks_of(weight: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -313,10 +343,11 @@ def fp8(row: dict[str, Any]) -> Made:
 
     kind, scale_kind, block = KINDS[row.get("kind", "F8_E4M3")], row.get("scale", "F32"), row.get("block")
     scale_name = row.get("scale_name", "weight_scale_inv")
-    made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}",
-                "integrations.finegrained_fp8._dequantize_fp8_weight to float32" + ", and from_pretrained with dequantize" * row.get("loads", False))  # fmt: skip
+    function = "integrations.finegrained_fp8._dequantize_fp8_weight (FP4 and experts in one tensor: Fp8Dequantize) to float32"
+    function += ", and from_pretrained with dequantize" * row.get("loads", False)
+    made = Made({}, {"quantization_config": row["config"]}, {}, {}, f"transformers {transformers.__version__}", function)
     for name, weight in plain(row, "BF16").items():
-        if weight.ndim == 3:
+        if weight.ndim == 3 and "experts" in name:
             fused_experts(row, made, name, weight.float())
             continue
         if skipped(row, name):
@@ -326,7 +357,7 @@ def fp8(row: dict[str, Any]) -> Made:
         if any(part in name for part in row.get("fp4", ())):
             count = weight.numel() // 2
             codes = torch.from_numpy(rng_for(row["name"], name, "codes").integers(0, 256, count).astype(np.uint8))
-            codes = cover(codes, torch.arange(256, dtype=torch.int32).to(torch.uint8)).view(torch.int8).reshape(len(weight), -1)
+            codes = cover(codes, BYTES).view(torch.int8).reshape(len(weight), -1)
             scale = to_scale(blocks_of(weight, (1, 32)) / 6, scale_kind, True)
             made.tensors |= {name: codes, f"{module}.{scale_name}": scale}
             made.golden[name] = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.float32)
@@ -347,9 +378,31 @@ def fp8(row: dict[str, Any]) -> Made:
             part, shape = row["static"]
             made.tensors[f"{module}.{part}"] = torch.tensor(0.02 + 0.001 * len(made.tensors), dtype=KINDS[scale_kind]).reshape(shape)
         made.formula[name] = decoded(codes) * spread(decoded(scale, True).reshape(divisor_shape(scale)), codes.shape, size)
+    if row.get("fuse"):
+        made.golden = fused(made.golden, torch.cat, torch.stack)
+        made.formula = fused(made.formula, np.concatenate, np.stack)
     if row.get("loads"):
         check_loaded(row, made)
     return made
+
+
+def fused(values: dict[str, Any], join: Callable[..., Any], stack: Callable[..., Any]) -> dict[str, Any]:
+    """The same with all experts of a layer in one tensor, gate above up."""
+    experts: dict[str, list[dict[str, Any]]] = {}
+    result = {}
+    for name, value in values.items():
+        layer, _, rest = name.partition(".experts.")
+        if not rest:
+            result[name] = value
+            continue
+        index, part, _ = rest.split(".")
+        parts = experts.setdefault(f"{layer}.experts", [])
+        parts.extend({} for _ in range(len(parts), int(index) + 1))
+        parts[int(index)][part] = value
+    for name, parts in experts.items():
+        result[f"{name}.gate_up_proj"] = stack([join([part["gate_proj"], part["up_proj"]]) for part in parts])
+        result[f"{name}.down_proj"] = stack([part["down_proj"] for part in parts])
+    return result
 
 
 def fused_experts(row: dict[str, Any], made: Made, name: str, weight: torch.Tensor) -> None:
@@ -376,7 +429,8 @@ def check_loaded(row: dict[str, Any], made: Made) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32)
     state = model.state_dict()
     for name, value in made.golden.items():
-        assert torch.equal(loaded(state, name).view(torch.int32), value.view(torch.int32)), f"{row['name']}: {name}: transformers' two decoders differ"
+        same = torch.equal(loaded(state, name).view(torch.int32), value.view(torch.int32))
+        assert same, f"{row['name']}: {name}: transformers' two decoders differ"
 
 
 def loaded(state: dict[str, torch.Tensor], name: str) -> torch.Tensor:
@@ -401,13 +455,18 @@ def compressed(row: dict[str, Any]) -> Made:
     from compressed_tensors.quantization.lifecycle.forward import dequantize
 
     store = row.get("store", "BF16")
-    made = Made({}, {}, {}, {}, f"compressed-tensors {compressed_tensors.__version__}", "quantization.lifecycle.forward.dequantize of what was saved, with float32 scales")
+    function = "quantization.lifecycle.forward.dequantize of what was saved, with float32 scales"
+    made = Made({}, {}, {}, {}, f"compressed-tensors {compressed_tensors.__version__}", function)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_folder(row, store, folder)
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[store])
-        scheme = preset_name_to_scheme(row["preset"], ["Linear"])
-        config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=row.get("ignore", ["lm_head"]))
+        groups = {"group_0": preset_name_to_scheme(row["preset"], row.get("targets", ["Linear"]))}
+        if row.get("alone"):
+            groups["group_0"].input_activations = None
+        if "second" in row:
+            groups["group_1"] = preset_name_to_scheme(*row["second"])
+        config = QuantizationConfig(config_groups=groups, ignore=row.get("ignore", ["lm_head"]))
         single_experts(row, store, model)
         apply_quantization_config(model, config)
         schemes = {}
@@ -435,6 +494,8 @@ def compressed(row: dict[str, Any]) -> Made:
         compressor.update_config(out)
         made.tensors = read_safetensors(out / "model.safetensors")
         made.config = {"quantization_config": json.loads((out / "config.json").read_text())["quantization_config"]}
+    if row.get("old"):
+        by_old_compressed(made.config["quantization_config"])
     if row.get("kv_cache"):  # compressed-tensors 0.20.1 doesn't find the cache of transformers 5.24
         scheme = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True)
         made.config["quantization_config"]["kv_cache_scheme"] = json.loads(scheme.model_dump_json(exclude_none=True))
@@ -448,7 +509,7 @@ def compressed(row: dict[str, Any]) -> Made:
             scale = made.tensors[f"{module}.weight_scale"] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
         if args.num_bits == 4:
             packed = made.tensors[f"{module}.weight_packed"]
-            packed = made.tensors[f"{module}.weight_packed"] = cover(packed, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+            packed = made.tensors[f"{module}.weight_packed"] = cover(packed, BYTES)
             values, codes = unpack_fp4_from_uint8(packed, packed.shape[0], packed.shape[1] * 2, torch.float32), nibbles(packed)
         else:
             weight = made.tensors[f"{module}.weight"]
@@ -459,11 +520,23 @@ def compressed(row: dict[str, Any]) -> Made:
         scales = decoded(scale, True) if whole is None else decoded(scale, True) / decoded(whole)
         scales = scales.reshape(divisor_shape(scale))
         made.formula[module + ".weight"] = codes * spread(scales, codes.shape, sides(args, codes.shape))
-        if scheme.format in ("float-quantized", "mxfp8-quantized"):
-            stored = {"weight": values, "weight_scale": wide if scheme.format == "float-quantized" else scale}
+        if scheme.format in ("float-quantized", "naive-quantized", "mxfp8-quantized"):
+            stored = {"weight": values, "weight_scale": scale if scheme.format == "mxfp8-quantized" else wide}
             again = BaseCompressor.get_value_from_registry(scheme.format).decompress(stored, scheme)["weight"]
-            assert torch.equal(again.float(), made.golden[module + ".weight"].to(again.dtype).float()), f"{row['name']}: {module}: two decoders differ"
+            same = torch.equal(again.float(), made.golden[module + ".weight"].to(again.dtype).float())
+            assert same, f"{row['name']}: {module}: compressed-tensors' two decoders differ"
     return made
+
+
+def by_old_compressed(config: dict[str, Any]) -> None:
+    """With the keys of older versions, none of which says anything of the weights."""
+    for group in config["config_groups"].values():
+        del group["format"]
+        for part, observer in (("input_activations", "memoryless"), ("weights", "minmax")):
+            group[part] |= {"block_structure": None, "observer": observer, "observer_kwargs": {}}
+    for key in ("moe_sparsity_config", "sparsity_config", "transform_config", "version"):
+        config.pop(key)
+    config |= {"global_compression_ratio": 1.239, "quantization_status": "frozen"}
 
 
 def single_experts(row: dict[str, Any], store: str, model: Any) -> None:
@@ -512,7 +585,8 @@ def modelopt(row: dict[str, Any]) -> Made:
                 config["quant_cfg"].append(entry | {"quantizer_name": pattern + entry["quantizer_name"].removeprefix("*")})
     if row.get("kv_cache"):
         config = mtq.update_quant_cfg_with_kv_cache_quant(config, mtq.FP8_KV_CFG["quant_cfg"])
-    made = Made({}, {}, {}, {}, f"nvidia-modelopt {version('nvidia-modelopt')}", "FP8QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one")
+    function = "FP8QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one"
+    made = Made({}, {}, {}, {}, f"nvidia-modelopt {version('nvidia-modelopt')}", function)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         plain_folder(row, "BF16", folder)
@@ -525,11 +599,13 @@ def modelopt(row: dict[str, Any]) -> Made:
         made.files["hf_quant_config.json"] = json.loads((out / "hf_quant_config.json").read_text())
     if row.get("only_side"):
         made.config = {}
+        made.files["hf_quant_config.json"]["quantization"]["exclude_modules"] = ["lm_head"]
     for name, tensor in made.tensors.items():  # what depends on the calibration's arithmetic
         if name.endswith(("input_scale", "k_scale", "v_scale")):
             made.tensors[name] = torch.full_like(tensor, float(np.exp(rng_for(row["name"], name).standard_normal()) / 40))
     for name in [name for name in made.tensors if name.endswith("weight_scale")]:
-        by_modelopt(row, made, name.removesuffix("_weight_scale") if name.endswith("_proj_weight_scale") else name.removesuffix("_scale"), name)
+        weight = name.removesuffix("_weight_scale" if name.endswith("_proj_weight_scale") else "_scale")
+        by_modelopt(row, made, weight, name)
     return made
 
 
@@ -541,7 +617,7 @@ def by_modelopt(row: dict[str, Any], made: Made, name: str, scale_name: str) -> 
     if weight.ndim == 3:
         return by_modelopt_fused(made, name, scale_name)
     if weight.dtype == torch.uint8:
-        weight = made.tensors[name] = cover(weight, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+        weight = made.tensors[name] = cover(weight, BYTES)
         if "extreme" in row:
             scale = made.tensors[scale_name] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
         whole, shape = made.tensors[scale_name + "_2"], (weight.shape[0], 2 * weight.shape[1])
@@ -568,13 +644,14 @@ def by_modelopt_fused(made: Made, name: str, scale_name: str) -> None:
 
     weight, scale = made.tensors[name], made.tensors[scale_name]
     if weight.dtype == torch.uint8:
-        weight = made.tensors[name] = cover(weight, torch.arange(256, dtype=torch.int32).to(torch.uint8))
+        weight = made.tensors[name] = cover(weight, BYTES)
         whole, outward = made.tensors[scale_name + "_2"], weight.transpose(1, 2).contiguous()
         shape = (*outward.shape[:2], 2 * outward.shape[2])
-        value = NVFP4QTensor(shape, torch.float32, outward).dequantize(scale=scale.transpose(1, 2), double_scale=whole, block_sizes={-1: 16})
-        scales = np.repeat(decoded(scale) * decoded(whole), 16, 1)
-        formula = np.ascontiguousarray(nibbles(outward).transpose(0, 2, 1) * scales)
+        scales = {"scale": scale.transpose(1, 2), "double_scale": whole}
+        value = NVFP4QTensor(shape, torch.float32, outward).dequantize(**scales, block_sizes={-1: 16})
+        formula = nibbles(outward).transpose(0, 2, 1) * np.repeat(decoded(scale) * decoded(whole), 16, 1)
         value = value.transpose(1, 2).contiguous()
+        formula = np.ascontiguousarray(formula)
         value = torch.where(value == 0, torch.copysign(value, torch.from_numpy(formula)), value)
     else:
         weight = made.tensors[name] = cover(weight, finite(weight.dtype))
@@ -599,7 +676,7 @@ def mxfp4(row: dict[str, Any]) -> Made:
         rng = rng_for(row["name"], name, "codes")
         blocks = torch.from_numpy(rng.integers(0, 256, (experts, outputs, inputs // 32, 16)).astype(np.uint8))
         scales = torch.from_numpy(rng.integers(119, 124, (experts, outputs, inputs // 32)).astype(np.uint8))
-        blocks, scales = cover(blocks, torch.arange(256, dtype=torch.int32).to(torch.uint8)), cover(scales, torch.tensor([0, 1, 2], dtype=torch.uint8))
+        blocks, scales = cover(blocks, BYTES), cover(scales, torch.tensor([0, 1, 2], dtype=torch.uint8))
         made.tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         made.golden[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
         formula = (nibbles(blocks) * decoded(scales, True)[..., None]).reshape(experts, outputs, inputs)
@@ -642,7 +719,9 @@ def fbgemm_experts(row: dict[str, Any]) -> Made:
     return made
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {"fp8": fp8, "compressed": compressed, "modelopt": modelopt, "mxfp4": mxfp4, "fbgemm_experts": fbgemm_experts}
+MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {
+    "fp8": fp8, "compressed": compressed, "modelopt": modelopt, "mxfp4": mxfp4, "fbgemm_experts": fbgemm_experts,
+}  # fmt: skip
 PACKAGES = ("torch", "transformers", "numpy", "compressed-tensors", "nvidia-modelopt")
 
 
