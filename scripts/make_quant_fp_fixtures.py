@@ -176,6 +176,10 @@ DIALECTS: list[dict[str, Any]] = [
          says="NVFP4: groups of 16 with E4M3 scales, which weight_scale_2 multiplies; attention left as it is"),
     dict(name="modelopt-nvfp4-side", make="modelopt", model=SMALL, quantise="NVFP4_DEFAULT_CFG", kv_cache=True, extreme=range(1, 127),
          only_side=True, says="NVFP4 with hf_quant_config.json alone; scales of every value from the smallest to the largest"),
+    dict(name="modelopt-nvfp4-fp8", make="modelopt", model=SMALL, quantise="W4A8_NVFP4_FP8_CFG",
+         says="W4A8_NVFP4_FP8: the same with groups of 32"),
+    dict(name="modelopt-mxfp4", make="modelopt", model=SMALL, quantise="W4A8_MXFP4_FP8_CFG",
+         says="W4A8_MXFP4_FP8: groups of 32 with E8M0 scales in U8, no second scale"),
     dict(name="modelopt-mixed", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", nvfp4=["*mlp*"],
          says="MIXED_PRECISION: the attention FP8, the rest NVFP4"),
     # --- gpt-oss ---
@@ -585,7 +589,7 @@ def modelopt(row: dict[str, Any]) -> Made:
                 config["quant_cfg"].append(entry | {"quantizer_name": pattern + entry["quantizer_name"].removeprefix("*")})
     if row.get("kv_cache"):
         config = mtq.update_quant_cfg_with_kv_cache_quant(config, mtq.FP8_KV_CFG["quant_cfg"])
-    function = "FP8QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one"
+    function = "FP8QTensor, MXFP4QTensor, MXFP8QTensor or NVFP4QTensor.dequantize to float32; a negative zero stays one"
     made = Made({}, {}, {}, {}, f"nvidia-modelopt {version('nvidia-modelopt')}", function)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -611,7 +615,7 @@ def modelopt(row: dict[str, Any]) -> Made:
 
 def by_modelopt(row: dict[str, Any], made: Made, name: str, scale_name: str) -> None:
     """One weight: every code, the owner's value and the formula's."""
-    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP8QTensor, NVFP4QTensor
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
 
     weight, scale = made.tensors[name], made.tensors[scale_name]
     if weight.ndim == 3:
@@ -620,9 +624,16 @@ def by_modelopt(row: dict[str, Any], made: Made, name: str, scale_name: str) -> 
         weight = made.tensors[name] = cover(weight, BYTES)
         if "extreme" in row:
             scale = made.tensors[scale_name] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
-        whole, shape = made.tensors[scale_name + "_2"], (weight.shape[0], 2 * weight.shape[1])
-        value = NVFP4QTensor(shape, torch.float32, weight).dequantize(scale=scale, double_scale=whole, block_sizes={-1: 16})
-        formula = nibbles(weight) * spread(decoded(scale) * decoded(whole), shape, (1, 16))
+        shape, whole = (weight.shape[0], 2 * weight.shape[1]), made.tensors.get(scale_name + "_2")
+        group = shape[1] // scale.shape[1]
+        if whole is None:
+            value = MXFP4QTensor(shape, torch.float32, weight).dequantize(torch.float32, scale=scale, block_sizes={-1: group})
+            scales = decoded(scale, True)
+        else:
+            owner = NVFP4QTensor(shape, torch.float32, weight)
+            value = owner.dequantize(scale=scale, double_scale=whole, block_sizes={-1: group})
+            scales = decoded(scale) * decoded(whole)
+        formula = nibbles(weight) * spread(scales, shape, (1, group))
         value = torch.where(value == 0, torch.copysign(value, torch.from_numpy(formula)), value)
     else:
         shape = tuple(weight.shape)
