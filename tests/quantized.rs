@@ -115,6 +115,13 @@ fn plain(name: &str) -> Copy {
         tensors
             .retain(|name, (_, _, data)| is_bias(name, data) || !modules.iter().any(|module| name.starts_with(module)));
         tensors.retain(|name, _| !name.ends_with("_scale") && !name.contains(".switch_mlp."));
+        // Experts that are stored apart and belong together.
+        let apart = |name: &str| {
+            let (before, after) = name.split_once(".experts.")?;
+            let fused = decoded.tensor(&format!("{before}.experts.gate_up_proj")).is_ok();
+            Some(fused && after.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        tensors.retain(|name, _| apart(name) != Some(true));
         for (name, view) in decoded.tensors() {
             tensors.insert(name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()));
         }

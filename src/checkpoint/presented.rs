@@ -92,6 +92,15 @@ pub struct Piece {
     pub range: Range<u64>,
 }
 
+impl Piece {
+    /// One of `count` equal parts.
+    pub fn entry(&self, i: usize, count: usize) -> Self {
+        let each = (self.range.end - self.range.start) / count as u64;
+        let first = self.range.start + i as u64 * each;
+        Self { stored: self.stored.clone(), range: first..first + each }
+    }
+}
+
 /// The tensors of another source, differently.
 pub struct Presented {
     inner: Arc<dyn Source>,

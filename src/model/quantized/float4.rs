@@ -1,10 +1,11 @@
 //! Weights in floats of four bits: NVFP4 and MXFP4.
 
-use super::float8::{self, MOST_EXPERTS, ignore_activations};
+use super::float8::{self, Form, MOST_EXPERTS, ignore_activations};
 use super::gptq::word;
-use super::taking::{Failed, Taking, entry};
-use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use super::taking::{Failed, Taking};
+use crate::checkpoint::quantized::{Further, Groups, Offset, Packing, Quantized, Scale, Sign, Values};
 use crate::checkpoint::{Decoder, TensorInfo};
+use crate::model::contract::shown;
 use crate::model::keys::{Keys, Reported};
 
 /// What the second scale of NVFP4 does to the first.
@@ -59,10 +60,15 @@ pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Repo
             false => nvfp4(codes, name, &scale, &format!("{module}.weight_scale_2"), Second::Multiplies, taking),
         };
     }
+    for (name, scales) in taking.ending("_weight_scale_2") {
+        if let Some(codes) = taking.find(name).filter(|codes| codes.dtype.name() == "U8") {
+            let _ = nvfp4_experts(codes, scales, taking);
+        }
+    }
     for (_, info) in taking.ending(".pre_quant_scale") {
         taking.fail("tensor-surplus", info, "inputs are multiplied by it first, which is not known here");
     }
-    float8::all(None, taking);
+    float8::all(Form::default(), taking);
     taking.activations("as the weights, with stored scales");
     Ok(())
 }
@@ -93,17 +99,16 @@ pub fn nvfp4<'a>(
     let numbers = taking.numbers(scales, &["F8_E4M3"])?;
     let one = taking.numbers(one, &["F32"])?;
     let all = taking.codes(codes, [count * rows, cols], Packing::Stream { bits: 4, align: 8 }, Values::float4())?;
-    let part = |numbers: &Numbers, i: usize| Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() };
     let matrix = |i: usize| Quantized {
         rows,
         cols,
-        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        codes: all.entry(i, count),
         groups: Groups::Blocks { rows: 1, cols: NVFP4, across: cols / NVFP4 },
         scale: Scale {
-            numbers: part(&numbers, i),
+            numbers: numbers.entry(i, count),
             further: match does {
-                Second::Multiplies => Further::Times(part(&one, i)),
-                Second::Divides => Further::Over(part(&one, i)),
+                Second::Multiplies => Further::Times(one.entry(i, count)),
+                Second::Divides => Further::Over(one.entry(i, count)),
             },
             sign: Sign::NotNegative,
         },
@@ -115,6 +120,42 @@ pub fn nvfp4<'a>(
     shape.pop();
     shape.push(cols);
     taking.make("NVFP4", name, codes, shape, matrices);
+    Ok(())
+}
+
+/// Codes `[experts, in / 2, out]` of two inputs in a byte, a scale for each sixteen inputs, `[experts, in / 16, out]`, and one
+/// for all.
+fn nvfp4_experts<'a>(codes: &'a TensorInfo, second: &'a TensorInfo, taking: &mut Taking<'a>) -> Result<(), Failed> {
+    let scales = taking.need(&format!("{}_weight_scale", codes.name), codes)?;
+    taking.need(&second.name, codes)?;
+    let [count, pairs, cols] = codes.shape[..] else {
+        return Err(taking.fail("tensor-shape", codes, "expected the shape [experts, in / 2, out]"));
+    };
+    let rows = pairs.saturating_mul(2);
+    if !(1..=MOST_EXPERTS).contains(&count) || rows == 0 || cols == 0 || !rows.is_multiple_of(NVFP4) {
+        let message = format!("expected a multiple of {NVFP4} inputs for each expert, found {}", shown(&codes.shape));
+        return Err(taking.fail("tensor-row", codes, message));
+    }
+    taking.shape(scales, &[&[count, rows / NVFP4, cols]])?;
+    taking.shape(second, &[&[], &[1]])?;
+    let numbers = taking.numbers(scales, &["F8_E4M3"])?;
+    let second = taking.numbers(second, &["F32"])?;
+    let all = taking.codes(codes, [count * rows, cols], Packing::RowPairs, Values::float4())?;
+    let matrix = |i: usize| Quantized {
+        rows,
+        cols,
+        codes: all.entry(i, count),
+        groups: Groups::Blocks { rows: NVFP4, cols: 1, across: cols },
+        scale: Scale {
+            numbers: numbers.entry(i, count),
+            further: Further::Times(second.clone()),
+            sign: Sign::NotNegative,
+        },
+        offset: Offset::None,
+        transposed: false,
+    };
+    let matrices = (0..count).map(matrix).collect();
+    taking.make("NVFP4", codes.name.clone(), codes, vec![count, rows, cols], matrices);
     Ok(())
 }
 
@@ -141,7 +182,7 @@ pub fn mxfp4_matrix<'a>(
     taking: &mut Taking<'a>,
 ) -> Result<(), Failed> {
     let scales = taking.need(scale, codes)?;
-    taking.dtype(codes, &["U8"])?;
+    taking.dtype(codes, &["U8", "I8"])?;
     let (count, rows, cols) = two_in_a_byte(codes, MXFP4, taking)?;
     let mut shape = codes.shape.clone();
     shape.pop();
@@ -168,13 +209,9 @@ fn powers(
     let matrix = |i: usize| Quantized {
         rows,
         cols,
-        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        codes: all.entry(i, count),
         groups: Groups::Blocks { rows: 1, cols: MXFP4, across: cols / MXFP4 },
-        scale: Scale {
-            numbers: Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() },
-            further: Further::Nothing,
-            sign: Sign::Positive,
-        },
+        scale: Scale { numbers: numbers.entry(i, count), further: Further::Nothing, sign: Sign::Positive },
         offset: Offset::None,
         transposed,
     };
