@@ -6,8 +6,9 @@ small float from its bits, starts from the bytes of the folder and must give the
 
 Example:
     pip install -r scripts/requirements.txt && pip install --no-deps -r scripts/requirements-quant-fp.txt
-    python scripts/make_quant_fp_fixtures.py                    # all of them, and PROVENANCE-fp.json
-    python scripts/make_quant_fp_fixtures.py fp8-block nvfp4    # some
+    pip install --no-deps --target DIR -r scripts/requirements-quark.txt
+    python scripts/make_quant_fp_fixtures.py --quark DIR            # all of them, and PROVENANCE-fp.json
+    python scripts/make_quant_fp_fixtures.py fp8-block ct-nvfp4     # some
 """
 
 from __future__ import annotations
@@ -182,6 +183,13 @@ DIALECTS: list[dict[str, Any]] = [
          says="W4A8_MXFP4_FP8: groups of 32 with E8M0 scales in U8, no second scale"),
     dict(name="modelopt-mixed", make="modelopt", model=SMALL, quantise="FP8_DEFAULT_CFG", nvfp4=["*mlp*"],
          says="MIXED_PRECISION: the attention FP8, the rest NVFP4"),
+    # --- Quark ---
+    dict(name="quark-fp8", make="quark", model=SMALL, weight=("FP8E4M3PerTensorSpec", dict(observer_method="min_max")), static=True,
+         says="E4M3, scalar scales, static ones of activations"),
+    dict(name="quark-fp8-channel", make="quark", model=llama(1, 32, 51, 8, 61), weight=("FP8E4M3PerChannelSpec", dict(ch_axis=0)),
+         says="E4M3, a scale a row, in one dimension"),
+    dict(name="quark-mxfp4", make="quark", model=SMALL, weight=("OCP_MXFP4Spec", dict(ch_axis=-1)), extreme=[0, 1, 2, 126, 252],
+         says="groups of 32 with E8M0 scales in U8; the smallest scale there is and the largest by which no code overflows"),
     # --- gpt-oss ---
     dict(name="mxfp4-gpt-oss", make="mxfp4", model=GPT_OSS,
          config=dict(quant_method="mxfp4", modules_to_not_convert=[
@@ -671,6 +679,51 @@ def by_modelopt_fused(made: Made, name: str, scale_name: str) -> None:
     made.golden[name], made.formula[name] = value.contiguous(), formula
 
 
+# --- Quark ----------------------------------------------------------------------------------------------------------------
+
+
+def quark(row: dict[str, Any]) -> Made:
+    if row["quark"] is None:
+        raise SystemExit(f"{row['name']}: needs --quark")
+    sys.path.append(str(row["quark"]))
+    import quark.torch.quantization as specs
+    from quark.torch import ModelQuantizer, export_safetensors
+    from quark.torch.kernel.hw_emulation.hw_emulation_interface import dequantize_impl
+    from quark.torch.utils.pack import create_pack_method
+
+    kind, options = row["weight"]
+    weight = getattr(specs, kind)(is_dynamic=False, **options).to_quantization_spec()
+    inputs = getattr(specs, kind)(is_dynamic=False, **options).to_quantization_spec() if row.get("static") else None
+    config = specs.QConfig(global_quant_config=specs.QLayerConfig(weight=weight, input_tensors=inputs), exclude=["lm_head"])
+    made = Made({}, {}, {}, {}, "amd-quark 0.13", "hw_emulation_interface.dequantize_impl with float32 scales")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        plain_folder(row, "BF16", folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        quantizer = ModelQuantizer(config)
+        model = quantizer.freeze(quantizer.quantize_model(model, torch.utils.data.DataLoader(torch.arange(1, 13)[None])))
+        export_safetensors(model, str(folder / "out"))
+        made.tensors = read_safetensors(folder / "out/model.safetensors")
+        made.config = {"quantization_config": json.loads((folder / "out/config.json").read_text())["quantization_config"]}
+    for name, tensor in made.tensors.items():  # what depends on the calibration's arithmetic
+        if name.endswith("input_scale"):
+            made.tensors[name] = torch.full_like(tensor, float(np.exp(rng_for(row["name"], name).standard_normal()) / 40))
+    for name in [name.removesuffix("_scale") for name in made.tensors if name.endswith(".weight_scale")]:
+        codes, scale = made.tensors[name], made.tensors[name + "_scale"]
+        codes = made.tensors[name] = cover(codes, BYTES if codes.dtype == torch.uint8 else finite(codes.dtype))
+        if codes.dtype == torch.uint8:
+            scale = made.tensors[name + "_scale"] = cover(scale, torch.tensor(row["extreme"], dtype=torch.uint8))
+            values = create_pack_method("per_group", "fp4").unpack(codes, reorder=False).float()
+            wide = scale.view(torch.float8_e8m0fnu).float()
+            made.golden[name] = dequantize_impl("fp4", values, wide, None, -1, 32, "per_group")
+            made.formula[name] = nibbles(codes) * spread(decoded(scale, True), tuple(values.shape), (1, 32))
+        else:
+            scheme = "per_channel" if scale.ndim else "per_tensor"
+            made.golden[name] = dequantize_impl("fp8_e4m3", codes, scale.float(), None, 0, None, scheme)
+            made.formula[name] = decoded(codes) * decoded(scale.reshape(-1, 1))
+    return made
+
+
 # --- gpt-oss --------------------------------------------------------------------------------------------------------------
 
 
@@ -731,7 +784,8 @@ def fbgemm_experts(row: dict[str, Any]) -> Made:
 
 
 MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {
-    "fp8": fp8, "compressed": compressed, "modelopt": modelopt, "mxfp4": mxfp4, "fbgemm_experts": fbgemm_experts,
+    "fp8": fp8, "compressed": compressed, "modelopt": modelopt, "quark": quark, "mxfp4": mxfp4,
+    "fbgemm_experts": fbgemm_experts,
 }  # fmt: skip
 PACKAGES = ("torch", "transformers", "numpy", "compressed-tensors", "nvidia-modelopt")
 
@@ -741,6 +795,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="dialects to make (default: all)")
     parser.add_argument("--fixtures", type=Path, default=ROOT / "fixtures/quant", help="folder of the models")
     parser.add_argument("--goldens", type=Path, default=ROOT / "oracles/quant", help="folder of the values")
+    parser.add_argument("--quark", type=Path, help="folder that holds amd-quark 0.13 and what it imports")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
@@ -750,10 +805,10 @@ def main() -> None:
     provenance = args.goldens / "PROVENANCE-fp.json"
     facts = json.loads(provenance.read_text())["dialects"] if args.names and provenance.exists() else {}
     for name in args.names or rows:
-        facts[name] = write(rows[name], MAKERS[rows[name]["make"]](rows[name]), args.fixtures, args.goldens)
+        facts[name] = write(rows[name], MAKERS[rows[name]["make"]]({**rows[name], "quark": args.quark}), args.fixtures, args.goldens)
     versions = {"python": sys.version.split()[0]} | {package: version(package) for package in PACKAGES}
     print(", ".join(f"{package} {number}" for package, number in versions.items()))
-    content = {"versions": versions, "regenerate": "python scripts/make_quant_fp_fixtures.py", "dialects": dict(sorted(facts.items()))}
+    content = {"versions": versions, "regenerate": "python scripts/make_quant_fp_fixtures.py --quark DIR", "dialects": dict(sorted(facts.items()))}
     provenance.write_text(json.dumps(content, indent=1) + "\n")
 
 
