@@ -126,8 +126,8 @@ macro_rules! cased_letters {
     };
 }
 
-// Digits from the right in threes, the first of them with what stands before.
-const THREES: &str = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
+// After each three digits from the right, and nowhere before a digit.
+const THREES: &str = r"(?<=\p{N})(?=(?:\p{N}{3})*(?!\p{N}))";
 const NO_CJK_SIGNS: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+";
 // U+3000, a space, is none of its signs in llama.cpp.
 const CJK: &str = r"[[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]&&\S]+";

@@ -104,7 +104,7 @@ const FILLS: &[(&[&str], &[&str])] = &[
 
 /// How text becomes tokens.
 enum Scheme {
-    Bpe(Bpe),
+    Bpe(Box<Bpe>),
     Spm(Spm),
 }
 
@@ -395,7 +395,7 @@ fn bpe(keys: &Keys<'_>, name: Option<&str>, ids: &HashMap<String, u32>) -> Resul
     };
     let merges = keys.texts(MERGES)?.ok_or_else(|| keys.wrong(MERGES, "missing; it says what is joined first"))?;
     let bpe = Bpe::new(pre, ids, merges.into_iter()).map_err(|e| keys.wrong(MERGES, &format!("{e:#}")))?;
-    Ok((Scheme::Bpe(bpe), pre.add_bos))
+    Ok((Scheme::Bpe(Box::new(bpe)), pre.add_bos))
 }
 
 /// The ids of special tokens, the longest first.
