@@ -363,8 +363,8 @@ fn metadata_that_contradicts_itself_is_refused_by_key() {
     const MODEL: &str = "tokenizer.ggml.model";
     refused("llama", MODEL, None, &["has no tokenizer", "give token ids"]);
     refused("llama", MODEL, Some(number(1)), &["expected a text, found 1"]);
-    refused("llama", MODEL, Some(text("t5")), &["`t5`, SentencePiece's Unigram, which is not read here"]);
-    refused("llama", MODEL, Some(text("wordy")), &["found `wordy` which is not read here"]);
+    refused("llama", MODEL, Some(text("t5")), &["found `t5` (SentencePiece's Unigram); give token ids"]);
+    refused("llama", MODEL, Some(text("wordy")), &["expected gpt2, llama or gemma4, found `wordy`"]);
     const TOKENS: &str = "tokenizer.ggml.tokens";
     refused("llama", TOKENS, None, &["key `tokenizer.ggml.tokens`: missing"]);
     refused("llama", TOKENS, Some(text("a")), &["expected an array, found `a`"]);
