@@ -273,3 +273,68 @@ impl Presented {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Dtype, MemorySource};
+
+    /// The tensors `a` and `b`, which count from 0 and from 100 in rows of three, and `t`, made of them.
+    fn presented(grids: Vec<Grid>, change: Change) -> Presented {
+        let bytes = |first: u8| (0..6).flat_map(|n| f32::from(first + n).to_le_bytes()).collect::<Vec<u8>>();
+        let stored = |first| (Dtype::F32, vec![2, 3], bytes(first));
+        let tensors = [("a".to_owned(), stored(0)), ("b".to_owned(), stored(100))];
+        let inner = MemorySource::new(tensors.into()).expect("sound");
+        let len = 4 * grids.iter().map(Grid::cells).sum::<u64>();
+        let info = TensorInfo { name: "t".into(), len, ..inner.tensors()["a"].clone() };
+        Presented::new(Arc::new(inner), [(info, View::Values { grids, change })])
+    }
+
+    fn grid(stored: &[&str], turn: Option<usize>, first: u64, axes: &[(u64, u64)]) -> Grid {
+        let decoder = Dtype::F32.decoder().expect("there is one");
+        let stored = stored.iter().map(|name| ((*name).to_owned(), decoder)).collect();
+        Grid { stored, turn, first, axes: axes.to_vec() }
+    }
+
+    #[track_caller]
+    fn gives(source: &Presented, expected: &[f32]) {
+        let bytes: Vec<u8> = expected.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let info = &source.tensors()["t"];
+        for from in 0..=bytes.len() {
+            for to in from..=bytes.len() {
+                let read = source.read(info, from as u64..to as u64).expect("it can be read");
+                assert_eq!(read, bytes[from..to], "{from}..{to}");
+            }
+        }
+        assert!(source.read(info, 0..info.len + 1).is_err());
+    }
+
+    #[test]
+    fn rows_become_columns() {
+        gives(&presented(vec![grid(&["a"], None, 0, &[(3, 1), (2, 3)])], Change::Nothing), &[0., 3., 1., 4., 2., 5.]);
+    }
+
+    #[test]
+    fn tensors_take_turns_along_any_axis() {
+        let last = grid(&["a", "b"], Some(1), 0, &[(2, 3), (2, 0)]);
+        gives(&presented(vec![last], Change::Nothing), &[0., 100., 3., 103.]);
+        let middle = grid(&["b", "a"], Some(1), 1, &[(2, 1), (2, 0), (2, 3)]);
+        gives(&presented(vec![middle], Change::Nothing), &[101., 104., 1., 4., 102., 105., 2., 5.]);
+    }
+
+    #[test]
+    fn one_grid_follows_another_and_values_change() {
+        let grids = || vec![grid(&["b"], None, 2, &[(2, 2)]), grid(&["a"], None, 1, &[(2, 0)])];
+        gives(&presented(grids(), Change::MinusOne), &[101., 103., 0., 0.]);
+    }
+
+    #[test]
+    fn a_decay_is_the_exponential_of_what_it_becomes() {
+        for a_log in [-1.5f32, 0.0, 0.7, 2.0, 3.25] {
+            let decay = -libm::exp(f64::from(a_log)) as f32;
+            let back = Change::LogOfNegative.of(decay);
+            assert_eq!(-libm::exp(f64::from(back)) as f32, decay, "{a_log}");
+        }
+        assert_eq!(Change::LogOfNegative.of(-1.0), 0.0);
+    }
+}

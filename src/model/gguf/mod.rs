@@ -10,6 +10,7 @@ mod table;
 mod tensors;
 
 pub use table::{Table, Undo};
+use table::Common;
 
 use super::open::refused;
 use super::pack::Pack;
@@ -118,6 +119,10 @@ fn choose<'p>(gguf: &Gguf, packs: &'p [Pack]) -> Result<(&'p Pack, &'p Table, St
     let best = tables.clone().filter(answers).rev().max_by_key(|(_, table)| table.needs.len());
     match best {
         Some((pack, table)) => Ok((pack, table, architecture.to_owned())),
+        None if Common::embedded().refuse.contains_key(architecture) => {
+            let message = format!("{}: {}", quote(architecture), Common::embedded().refuse[architecture]);
+            Err(Problem::new("gguf-architecture", place(), message))
+        }
         None => {
             let mut known: Vec<&str> = tables.flat_map(|(_, t)| &t.architectures).map(String::as_str).collect();
             known.sort_unstable();
