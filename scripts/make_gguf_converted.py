@@ -8,6 +8,7 @@ twins.json what scripts/make_gguf_fixtures.py doesn't write; that one comes firs
 
 import json
 import logging
+import re
 import shutil
 import sys
 import tempfile
@@ -60,6 +61,7 @@ TWINS = [
     twin("mistral3-mistral"),
     twin("hunyuan_v1_moe-bias", {"moe_topk": [2, 2], "moe_intermediate_size": [16, 16], "num_shared_expert": [1, 1]}),
     twin("qwen3_vl-published"),
+    twin("qwen3_vl_moe-layer", folder="gguf/qwen3_vl_moe-layer"),
     twin("gemma4-dense"),
     twin("gemma4-moe", {"rope_parameters": {
         "full_attention": {"partial_rotary_factor": 0.5, "rope_theta": 100000.0, "rope_type": "proportional"},
@@ -99,6 +101,11 @@ def folders():
     rewritten("granitemoehybrid-moe-nope", OUT / "granitemoehybrid-no-experts",
               {"num_local_experts": 0, "num_experts_per_tok": 0, "max_position_embeddings": 2**20},
               lambda name, w: NONE if "block_sparse_moe" in name else w)
+    # A file can't have dense layers: the first layer alone.
+    text = json.loads((ROOT / "fixtures/qwen3_vl_moe-published/config.json").read_text())["text_config"]
+    rewritten("qwen3_vl_moe-published", OUT / "qwen3_vl_moe-layer",
+              {"text_config": text | {"num_hidden_layers": 1, "mlp_only_layers": []}},
+              lambda name, w: NONE if re.search(r"language_model\.layers\.[1-9]", name) else w)
     settle = lambda name, w: settled(w) if name.endswith("A_log") else w
     rewritten("mamba2-groups", OUT / "mamba2-groups", tensors=settle)
     # Of float16 the converter takes the exponential, and adds one, in float16.
@@ -181,6 +188,36 @@ def convert(conversion, gguf, folder, changes, path, ftype="ALL_F32", raw=False,
         model.write()
 
 
+def older(gguf, file, folder, path):
+    """A file of DeepSeek as before latent attention was split (llama.cpp's reader still knows them): kv_b as it is, a key/value
+    head for each head, plain lengths, nothing about groups."""
+    reader = gguf.GGUFReader(file)
+    kept = {field.name: field.contents() for field in reader.fields.values()}
+    arch = kept["general.architecture"]
+    replaced = {f"{arch}.attention.head_count_kv": kept[f"{arch}.attention.head_count"],
+                f"{arch}.attention.key_length": kept[f"{arch}.attention.key_length_mla"],
+                f"{arch}.attention.value_length": kept[f"{arch}.attention.value_length_mla"]}
+    dropped = ("_mla", "expert_group_count", "expert_group_used_count", "expert_gating_func")
+    writer = gguf.GGUFWriter(path, arch)
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture" or field.name.endswith(dropped):
+            continue
+        kind = field.types[0]
+        inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else NONE
+        writer.add_key_value(field.name, replaced.get(field.name, kept[field.name]), kind, inner)
+    for tensor in reader.tensors:
+        if "attn_k_b" not in tensor.name and "attn_v_b" not in tensor.name:
+            writer.add_tensor(tensor.name, tensor.data.copy())
+    for part in sorted((ROOT / "fixtures" / folder).glob("*.safetensors")):
+        for name, w in load_file(part).items():
+            if name.endswith("kv_b_proj.weight"):
+                writer.add_tensor(f"blk.{name.split('.')[2]}.attn_kv_b.weight", w.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
@@ -203,6 +240,10 @@ def main():
         convert(conversion, gguf, path=OUT / file, **(t | {"folder": source}))
         twins = [twin for twin in twins if twin["file"] != file]
         twins.append({"file": file, "folder": t["folder"], "set": t["changes"], "by": "llama.cpp's converter"})
+    lite = next(twin for twin in twins if twin["file"] == "deepseek_v2-lite.gguf")
+    older(gguf, OUT / lite["file"], lite["folder"], OUT / "deepseek_v2-older.gguf")
+    twins = [twin for twin in twins if twin["file"] != "deepseek_v2-older.gguf"]
+    twins.append({**lite, "file": "deepseek_v2-older.gguf", "by": "scripts/make_gguf_converted.py, from the converter's"})
     shutil.rmtree(packed)
     (OUT / "twins.json").write_text(json.dumps(twins, indent=1) + "\n")
 

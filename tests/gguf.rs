@@ -57,12 +57,13 @@ fn check(checkpoint: &Path) -> (i32, Value) {
 
 /// Every name of a twin's folder is the first that its pack knows, but for these: old spellings, and the language models of
 /// folders of several models.
-const OTHER_NAMES: [&str; 7] = [
+const OTHER_NAMES: [&str; 8] = [
     "qwen3-plain.gguf",
     "gpt2-plain.gguf",
     "falcon-new.gguf",
     "qwen3_vl-published.gguf",
     "qwen3_5-dense.gguf",
+    "qwen3_vl_moe-layer.gguf",
     "mistral3-mistral.gguf",
     "granitemoehybrid-attention.gguf",
 ];
@@ -264,13 +265,20 @@ fn a_part_of_a_tensor_is_not_the_tensor() {
         "deepseek_v3-mtp.gguf",
         "blk.1.attn_k_b.weight",
         "blk.1.attn_x_b.weight",
-        &["tensor `model.layers.1.self_attn.kv_b_proj.weight`", "attn_k_b [heads, rank, key] and attn_v_b", "blk.1.attn_v_b"],
+        &[
+            "tensor `model.layers.1.self_attn.kv_b_proj.weight`",
+            "attn_k_b [heads, rank, key] and attn_v_b",
+            "blk.1.attn_v_b",
+        ],
     );
     renamed(
         "gpt_oss-yarn.gguf",
         "blk.0.ffn_up_exps.weight",
         "blk.0.ffn_xx_exps.weight",
-        &["ffn_gate_exps and ffn_up_exps of one storage type and shape", "found `blk.0.ffn_gate_exps.weight` (F32 [5, 14, 26])"],
+        &[
+            "ffn_gate_exps and ffn_up_exps of one storage type and shape",
+            "found `blk.0.ffn_gate_exps.weight` (F32 [5, 14, 26])",
+        ],
     );
     renamed(
         "qwen3_next-published.gguf",
@@ -285,9 +293,17 @@ fn numbers_of_heads_that_can_not_be_are_refused() {
     let key = |key: &str, n: u8| [key.as_bytes(), b"\x04\0\0\0", &[n, 0, 0, 0]].concat();
     let groups = |n| key("qwen35.ssm.group_count", n);
     refused("qwen3_5-turns.gguf", &[(&groups(2), &groups(0))], &["ssm.group_count"]);
-    refused("qwen3_5-turns.gguf", &[(&groups(2), &groups(4))], &["ssm.group_count and ssm.time_step_rank, a multiple of it"]);
+    refused(
+        "qwen3_5-turns.gguf",
+        &[(&groups(2), &groups(4))],
+        &["ssm.group_count and ssm.time_step_rank, a multiple of it"],
+    );
     let heads = |n| key("gptneox.attention.head_count", n);
-    refused("gpt_neox-parallel.gguf", &[(&heads(5), &heads(7))], &["blk.0.attn_qkv", "whole groups of heads, found 120 rows"]);
+    refused(
+        "gpt_neox-parallel.gguf",
+        &[(&heads(5), &heads(7))],
+        &["blk.0.attn_qkv", "whole groups of heads, found 120 rows"],
+    );
 }
 
 #[test]
@@ -312,7 +328,8 @@ fn an_order_that_is_not_undone_gives_other_bits() {
 #[test]
 fn a_file_without_groups_of_experts_says_so() {
     let key = |name: &[u8; 11]| [b"deepseek2.expert_".as_slice(), name].concat();
-    let (_folder, path) = changed("deepseek_v3-mtp.gguf", &[(&key(b"group_count"), &key(b"somewhatelse".first_chunk().unwrap()))]);
+    let (_folder, path) =
+        changed("deepseek_v3-mtp.gguf", &[(&key(b"group_count"), &key(b"somewhatelse".first_chunk().unwrap()))]);
     let mut command = oracle();
     command.arg("check").arg(&path).args(["--format", "json", "--allow-unused", "deepseek2.expert_somewhatels"]);
     let (_, stdout, _) = outcome(command);

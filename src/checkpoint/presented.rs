@@ -243,15 +243,20 @@ impl Presented {
         let Some((&(count, step), _)) = grid.axes.split_last() else { return Ok(()) };
         let last = grid.axes.len() - 1;
         let span = grid.span(&cells);
+        let sparse = (cells.end - cells.start) * 4 < span.end - span.start;
+        let mut buffers = vec![Vec::new(); grid.stored.len()];
         let mut decoded = Vec::new();
-        for (name, decoder) in &grid.stored {
+        for ((name, decoder), buffer) in grid.stored.iter().zip(&mut buffers) {
             let (elements, width) = (decoder.block_elements() as u64, decoder.block_bytes() as u64);
             let blocks = span.start / elements..span.end.div_ceil(elements);
-            let mut read = Vec::new();
-            let bytes = self.inner.read_into(self.stored(name)?, blocks.start * width..blocks.end * width, &mut read)?;
-            let mut values = vec![0.0; usize::try_from((blocks.end - blocks.start) * elements)?];
-            decoder.decode(bytes, &mut values);
-            decoded.push((blocks.start * elements, values));
+            let bytes = self.inner.read_into(self.stored(name)?, blocks.start * width..blocks.end * width, buffer)?;
+            let count = usize::try_from(blocks.end - blocks.start)?;
+            let mut values = vec![0.0; count * decoder.block_elements()];
+            if !sparse {
+                decoder.decode(bytes, &mut values);
+            }
+            let waiting = vec![true; if sparse { count } else { 0 }];
+            decoded.push(Decoded { first: blocks.start * elements, decoder: *decoder, bytes, values, waiting });
         }
         let mut at = cells.start;
         while at < cells.end {
@@ -265,12 +270,37 @@ impl Presented {
                     Some(turn) => places[turn],
                     None => 0,
                 };
-                let (first, values) = &decoded[tensor as usize];
-                value(values[(start + i * step - first) as usize]);
+                value(decoded[tensor as usize].at(start + i * step));
             }
             at += run;
         }
         Ok(())
+    }
+}
+
+/// Blocks of a stored tensor and their values.
+struct Decoded<'a> {
+    /// The first element.
+    first: u64,
+    decoder: Decoder,
+    bytes: &'a [u8],
+    values: Vec<f32>,
+    /// Which blocks have no values yet; empty where all have.
+    waiting: Vec<bool>,
+}
+
+impl Decoded<'_> {
+    fn at(&mut self, element: u64) -> f32 {
+        let i = (element - self.first) as usize;
+        if !self.waiting.is_empty() {
+            let (elements, width) = (self.decoder.block_elements(), self.decoder.block_bytes());
+            let block = i / elements;
+            if std::mem::take(&mut self.waiting[block]) {
+                let values = &mut self.values[block * elements..][..elements];
+                self.decoder.decode(&self.bytes[block * width..][..width], values);
+            }
+        }
+        self.values[i]
     }
 }
 
@@ -312,6 +342,30 @@ mod tests {
     #[test]
     fn rows_become_columns() {
         gives(&presented(vec![grid(&["a"], None, 0, &[(3, 1), (2, 3)])], Change::Nothing), &[0., 3., 1., 4., 2., 5.]);
+    }
+
+    #[test]
+    fn a_few_values_of_many_blocks_are_those_of_all() {
+        // Q8_0: 64 rows of two blocks, each block its number plus the place in it, seen as columns.
+        let block = |n: u8| [&[0, 0x3c][..], &(0..32).map(|i| n / 2 + i).collect::<Vec<u8>>()].concat();
+        let bytes: Vec<u8> = (0..128).flat_map(block).collect();
+        let dtype = Dtype::of_ggml(8).expect("Q8_0");
+        let decoder = dtype.decoder().expect("there is one");
+        let inner = MemorySource::new([("a".to_owned(), (dtype, vec![64, 64], bytes))].into()).expect("sound");
+        let info = TensorInfo { name: "t".into(), dtype: Dtype::F32, len: 4 * 64 * 64, ..inner.tensors()["a"].clone() };
+        let axes = vec![(64, 1), (64, 64)];
+        let grids = vec![Grid { stored: vec![("a".into(), decoder)], turn: None, first: 0, axes }];
+        let source = Presented::new(Arc::new(inner), [(info, View::Values { grids, change: Change::Nothing })]);
+        let info = &source.tensors()["t"];
+        let whole = source.read(info, 0..info.len).expect("it can be read");
+        let value = |i: usize| f32::from_le_bytes(whole[4 * i..][..4].try_into().expect("four"));
+        // Column 33 is the second value of each row's second block.
+        assert_eq!((0..4).map(|row| value(33 * 64 + row)).collect::<Vec<f32>>(), [1.0, 2.0, 3.0, 4.0]);
+        for column in [0, 31, 33, 63] {
+            let range = column * 256 + 3..column * 256 + 250;
+            let read = source.read(info, range.clone()).expect("it can be read");
+            assert_eq!(read, whole[range.start as usize..range.end as usize], "{column}");
+        }
     }
 
     #[test]

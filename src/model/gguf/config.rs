@@ -281,9 +281,11 @@ impl<'a> Making<'a> {
             self.give("v_head_dim", width.to_json(), value);
         }
         let rank = reading.count("attention.kv_lora_rank").unwrap_or(0);
-        for (key, stored) in
-            [(HEADS_KV, 1), ("attention.key_length", rank + rotated.unwrap_or(0)), ("attention.value_length", rank)]
-        {
+        for (key, stored) in [
+            (HEADS_KV, 1),
+            ("attention.key_length", rank.saturating_add(rotated.unwrap_or(0))),
+            ("attention.value_length", rank),
+        ] {
             if reading.get(KEY).is_some() && reading.count(key) == Some(stored) {
                 self.take(key);
             }
@@ -376,9 +378,12 @@ impl<'a> Making<'a> {
     /// Last layers, those that read others' keys and values, whose MLPs are twice as wide.
     fn double_width(&mut self) {
         const WIDTH: &str = "feed_forward_length";
-        let Some(Value::List(list)) = self.reading.get(WIDTH).filter(|_| self.has("double_wide_shared")) else { return };
+        let Some(Value::List(list)) = self.reading.get(WIDTH).filter(|_| self.has("double_wide_shared")) else {
+            return;
+        };
         let widths: Vec<Option<u64>> = list.iter().map(Value::as_count).collect();
-        let shared = self.reading.count("attention.shared_kv_layers").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let shared =
+            self.reading.count("attention.shared_kv_layers").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         let Some(Some(narrow)) = widths.first().copied() else { return };
         let expected = |twice: bool| {
             (0..widths.len()).all(|i| {
@@ -561,7 +566,11 @@ impl<'a> Making<'a> {
             let candidates = common.fields.get(key).map_or(&[][..], Vec::as_slice);
             let known = candidates.iter().any(|field| self.give(field, json.clone(), key));
             let harmless = || common.only.get(key).is_some_and(|values| values.contains(&json));
-            if known || harmless() || self.reading.table.inert.iter().any(|inert| inert == key) || common.inert_of_architecture.iter().any(|inert| inert == key) {
+            if known
+                || harmless()
+                || self.reading.table.inert.iter().any(|inert| inert == key)
+                || common.inert_of_architecture.iter().any(|inert| inert == key)
+            {
                 self.used.insert(key.to_owned());
             }
         }

@@ -9,8 +9,8 @@ mod rope;
 mod table;
 mod tensors;
 
-pub use table::{Table, Undo};
 use table::Common;
+pub use table::{Table, Undo};
 
 use super::open::refused;
 use super::pack::Pack;
