@@ -73,7 +73,9 @@ fn a_twin_is_the_plan_and_the_bits_of_its_folder() {
     let twins = twins();
     assert!(twins.len() >= 30, "{}", twins.len());
     for Twin { file, folder, set } in twins {
-        let copy = Copy::of(&folder).config(|config| config.extend(set));
+        let copy = Copy::of(&folder);
+        // A config may hold Python's infinity, which can't be written anew.
+        let copy = if set.is_empty() { copy } else { copy.config(|config| config.extend(set)) };
         let path = gguf(&file);
         let (report, of_folder) = (check(&path), check(&copy.path()));
         assert_eq!((report.0, of_folder.0), (0, 0), "{file}: {:#}", report.1["problems"]);
