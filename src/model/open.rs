@@ -12,7 +12,7 @@ use std::path::Path;
 /// names mean.
 pub fn open(path: &Path, packs: &[Pack]) -> Opened {
     match checkpoint::gguf::find(path) {
-        Ok(None) => quantized::undo(checkpoint::open(path), packs),
+        Ok(None) => quantized::undo(checkpoint::open(path)),
         Ok(Some(file)) => gguf::open(&file, packs),
         Err(problem) => refused(vec![problem]),
     }

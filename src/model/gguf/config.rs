@@ -281,9 +281,11 @@ impl<'a> Making<'a> {
             self.give("v_head_dim", width.to_json(), value);
         }
         let rank = reading.count("attention.kv_lora_rank").unwrap_or(0);
-        for (key, stored) in
-            [(HEADS_KV, 1), ("attention.key_length", rank + rotated.unwrap_or(0)), ("attention.value_length", rank)]
-        {
+        for (key, stored) in [
+            (HEADS_KV, 1),
+            ("attention.key_length", rank.saturating_add(rotated.unwrap_or(0))),
+            ("attention.value_length", rank),
+        ] {
             if reading.get(KEY).is_some() && reading.count(key) == Some(stored) {
                 self.take(key);
             }
@@ -291,6 +293,15 @@ impl<'a> Making<'a> {
     }
 
     fn heads(&mut self) {
+        // A list of one number for all layers.
+        if let Some(Value::List(list)) = self.reading.get(HEADS_KV)
+            && let Some(heads) = list.first().and_then(Value::as_count).filter(|&n| n > 0)
+            && list.iter().all(|value| value.as_count() == Some(heads))
+            && !self.used.contains(HEADS_KV)
+        {
+            self.take(HEADS_KV);
+            self.give("num_key_value_heads", json!(heads), HEADS_KV);
+        }
         self.multi_query();
         self.two_widths();
         let (Some(width), Some(heads)) =
@@ -508,6 +519,15 @@ impl<'a> Making<'a> {
                     None => self.wrong(KEY, "1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen)"),
                 }
             }
+        }
+        if self.reading.table.absent.contains_key("n_group")
+            && self.reading.count("expert_count").is_some_and(|n| n > 0)
+            && self.reading.get("expert_group_count").is_none()
+        {
+            let message = "gives no expert_group_count: each token chooses among all experts, as in llama.cpp, though the \
+                           original may have had groups";
+            let place = self.reading.gguf.path().display().to_string();
+            self.notes.push(Problem::new("gguf-groups", place, message));
         }
         const DENSE: &str = "leading_dense_block_count";
         let rule = self.reading.pack.fields.get("moe_layers").and_then(|field| field.rule.as_deref());

@@ -79,6 +79,8 @@ pub struct Common {
     pub inert: Vec<String>,
     pub inert_of_architecture: Vec<String>,
     pub only: BTreeMap<String, Vec<serde_json::Value>>,
+    /// Architectures whose files lack something, and the sentence that says what.
+    pub refuse: BTreeMap<String, String>,
     pub fields: BTreeMap<String, Vec<String>>,
     pub flags: BTreeMap<String, Vec<String>>,
     pub rows: BTreeMap<String, String>,

@@ -1,7 +1,7 @@
 //! Weights in floats of four bits: NVFP4 and MXFP4.
 
 use super::float8::{self, Form, MOST_EXPERTS, ignore_activations};
-use super::gptq::word;
+use super::gptq::{none, word};
 use super::taking::{Failed, Taking};
 use crate::checkpoint::quantized::{Further, Groups, Offset, Packing, Quantized, Scale, Sign, Values};
 use crate::checkpoint::{Decoder, TensorInfo};
@@ -48,18 +48,7 @@ pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Repo
     ];
     keys.read_all_of(&INERT);
     word(keys, "quant_algo", &ALGORITHMS)?;
-    for (module, codes) in taking.ending(".weight") {
-        if codes.dtype.name() != "U8" {
-            continue;
-        }
-        let (name, scale) = (format!("{module}.weight"), format!("{module}.weight_scale"));
-        let powers = taking.find(&scale).is_some_and(|info| info.dtype.name() == "U8");
-        // What is wrong is reported.
-        let _ = match powers {
-            true => mxfp4_matrix(codes, name, &scale, taking),
-            false => nvfp4(codes, name, &scale, &format!("{module}.weight_scale_2"), Second::Multiplies, taking),
-        };
-    }
+    matrices(taking);
     for (name, scales) in taking.ending("_weight_scale_2") {
         if let Some(codes) = taking.find(name).filter(|codes| codes.dtype.name() == "U8") {
             let _ = nvfp4_experts(codes, scales, taking);
@@ -73,8 +62,54 @@ pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Repo
     Ok(())
 }
 
-/// Codes `[out, in / 2]` of two in a byte, the lower half first; a scale in E4M3 for each sixteen, `[out, in / 16]`, and one
-/// for all.
+/// AMD's Quark: the same tensors, with one scale.
+pub fn quark(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
+    const INERT: [&str; 10] = [
+        "quant_method",
+        "exclude",
+        "export",
+        "kv_cache_post_rope",
+        "kv_cache_quant_config",
+        "layer_quant_config",
+        "layer_type_quant_config",
+        "quant_mode",
+        "softmax_quant_spec",
+        "version",
+    ];
+    keys.read_all_of(&INERT);
+    none(keys, "algo_config", "weights may be transformed then, in a way that is not known here")?;
+    if let Some(all) = keys.object("global_quant_config")? {
+        let mut all = keys.nested("global_quant_config", all);
+        all.read_all();
+        let read = word(&mut all, "weight.dtype", &["fp8_e4m3", "fp8_e5m2", "fp4"]);
+        if all.has("input_tensors") && !all.is_null("input_tensors") {
+            taking.activations("as the config's input_tensors say");
+        }
+        keys.add_problems(all.close());
+        read?;
+    }
+    matrices(taking);
+    float8::all(Form::default(), taking);
+    Ok(())
+}
+
+/// Matrices of codes of four bits.
+fn matrices(taking: &mut Taking<'_>) {
+    for (module, codes) in taking.ending(".weight") {
+        if codes.dtype.name() != "U8" {
+            continue;
+        }
+        let (name, scale) = (format!("{module}.weight"), format!("{module}.weight_scale"));
+        let powers = taking.find(&scale).is_some_and(|info| info.dtype.name() == "U8");
+        // What is wrong is reported.
+        let _ = match powers {
+            true => mxfp4_matrix(codes, name, &scale, taking),
+            false => nvfp4(codes, name, &scale, &format!("{module}.weight_scale_2"), Second::Multiplies, taking),
+        };
+    }
+}
+
+/// Codes `[out, in / 2]` of two in a byte, the lower half first; a scale in E4M3 for each 16 or 32, and one for all.
 pub fn nvfp4<'a>(
     codes: &'a TensorInfo,
     name: String,
@@ -87,10 +122,17 @@ pub fn nvfp4<'a>(
     let one = taking.need(second, codes)?;
     taking.dtype(codes, &["U8"])?;
     let (count, rows, cols) = two_in_a_byte(codes, NVFP4, taking)?;
-    let mut shape = codes.shape.clone();
-    shape.pop();
-    shape.push(cols / NVFP4);
-    taking.shape(scales, &[&shape])?;
+    let outer = &codes.shape[..codes.shape.len() - 1];
+    let groups = [NVFP4, 2 * NVFP4].map(|size| [outer, &[cols / size]].concat());
+    let which = taking.shape(scales, &[&groups[0], &groups[1]])?;
+    let size = NVFP4 << which;
+    if !cols.is_multiple_of(size) {
+        return Err(taking.fail(
+            "tensor-row",
+            codes,
+            format!("expected rows of a multiple of {size} codes, found {cols}"),
+        ));
+    }
     if count == 1 {
         taking.shape(one, &[&[], &[1]])?;
     } else {
@@ -103,7 +145,7 @@ pub fn nvfp4<'a>(
         rows,
         cols,
         codes: all.entry(i, count),
-        groups: Groups::Blocks { rows: 1, cols: NVFP4, across: cols / NVFP4 },
+        groups: Groups::Blocks { rows: 1, cols: size, across: cols / size },
         scale: Scale {
             numbers: numbers.entry(i, count),
             further: match does {

@@ -16,7 +16,6 @@ mod taking;
 
 use super::keys::{Keys, Reported};
 use super::open::refused;
-use super::pack::Pack;
 use crate::checkpoint::{Config, Opened, Source};
 use crate::problem::{Problem, quote};
 use serde_json::{Map, Value};
@@ -32,11 +31,12 @@ const METHOD: &str = "quant_method";
 type Undo = fn(&mut Keys<'_>, &mut Taking<'_>) -> Result<(), Reported>;
 
 /// The methods, by `quant_method`.
-const METHODS: [(&str, Undo); 18] = [
+const METHODS: [(&str, Undo); 19] = [
     ("fp8", float8::fp8),
     ("fbgemm_fp8", float8::fbgemm),
     ("modelopt", float4::modelopt),
     ("modelopt_fp4", float4::modelopt),
+    ("quark", float4::quark),
     ("mxfp4", float4::mxfp4),
     ("compressed-tensors", compressed::undo),
     ("sparseml", compressed::undo),
@@ -58,7 +58,7 @@ const METHODS: [(&str, Undo); 18] = [
 ///
 /// The codes of its problems: `config-*` for keys, `tensor-missing`, `tensor-shape`, `tensor-dtype`, `tensor-row`,
 /// `tensor-value`, `tensor-ambiguous` for a module's tensors. Of its notes: `activations`.
-pub fn undo(opened: Opened, packs: &[Pack]) -> Opened {
+pub fn undo(opened: Opened) -> Opened {
     let Some(config) = &opened.config else { return opened };
     let found = find(&config.root).map(|(key, object)| (config.path.display().to_string(), format!("{key}."), object));
     let found = match found.map_or_else(|| beside(config), |found| Ok(Some(found))) {
@@ -72,7 +72,7 @@ pub fn undo(opened: Opened, packs: &[Pack]) -> Opened {
     match (&opened.source, opened.problems.is_empty()) {
         (Some(source), true) => {
             let (config, source) = (config.clone(), Arc::clone(source));
-            present(opened, config, source, (&file, &path, &quantization), packs)
+            present(opened, config, source, &file, &path, &quantization)
         }
         // What isn't whole can't be translated.
         _ => Opened { config: None, ..opened },
@@ -120,8 +120,9 @@ fn present(
     opened: Opened,
     mut config: Config,
     source: Arc<dyn Source>,
-    (file, path, quantization): (&str, &str, &Map<String, Value>),
-    packs: &[Pack],
+    file: &str,
+    path: &str,
+    quantization: &Map<String, Value>,
 ) -> Opened {
     let mut keys = Keys::new(file, path, quantization);
     let named = keys.text(METHOD).map(|method| method.or(mlx::is_meant(&config.root, quantization).then_some("mlx")));
@@ -144,9 +145,6 @@ fn present(
     };
     let mut taking = Taking::new(source.as_ref());
     let done = undo(&mut keys, &mut taking);
-    if has_experts_together(&config.root, packs) {
-        taking.fuse_experts();
-    }
     let mut taken = taking.close();
     let mut problems = std::mem::take(&mut taken.problems);
     let mut notes = opened.notes;
@@ -167,18 +165,6 @@ fn present(
     }
     let source = Arc::new(taken.over(source));
     Opened { config: Some(config), source: Some(source), notes, ..opened }
-}
-
-/// Whether the family has all experts of a layer in one tensor and knows no other way.
-fn has_experts_together(root: &Map<String, Value>, packs: &[Pack]) -> bool {
-    let inner = root.get("text_config").and_then(Value::as_object);
-    let types: Vec<&str> =
-        [Some(root), inner].into_iter().flatten().filter_map(|map| map.get("model_type")?.as_str()).collect();
-    let here = |pack: &&Pack| pack.model_types.iter().any(|known| types.contains(&known.as_str()));
-    packs.iter().filter(here).any(|pack| {
-        let names = &pack.tensors.layer;
-        names.contains_key("experts_gate_up") && !names.contains_key("expert_gate")
-    })
 }
 
 /// Takes the object out wherever it stands: MLX's folders have it twice.

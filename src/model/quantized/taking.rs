@@ -202,46 +202,6 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Puts the experts of each layer together, as the family has them: gate and up of each one below the other in one
-    /// tensor, downs in another. Where some are missing, they stay apart.
-    pub fn fuse_experts(&mut self) {
-        let mut layers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for name in self.made.keys() {
-            let gate = name.strip_suffix(".gate_proj.weight").and_then(|stem| stem.rsplit_once('.'));
-            if let Some((experts, number)) = gate.filter(|(experts, _)| experts.ends_with(".experts"))
-                && let Ok(number) = number.parse()
-            {
-                layers.entry(experts.to_owned()).or_default().push(number);
-            }
-        }
-        for (experts, numbers) in layers {
-            for (fused, parts) in [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])] {
-                let names = (0..numbers.len()).flat_map(|i| parts.iter().map(move |part| (i, part)));
-                let names: Vec<String> = names.map(|(i, part)| format!("{experts}.{i}.{part}.weight")).collect();
-                self.fuse(format!("{experts}.{fused}"), &names, numbers.len());
-            }
-        }
-    }
-
-    fn fuse(&mut self, name: String, parts: &[String], count: usize) {
-        let found: Vec<&(TensorInfo, View)> = parts.iter().filter_map(|part| self.made.get(part)).collect();
-        let Some((first, _)) = found.first() else { return };
-        let [rows, cols] = first.shape[..] else { return };
-        if found.len() < parts.len() || found.iter().any(|(info, _)| info.shape != first.shape) {
-            return;
-        }
-        let shape = vec![count, rows * (parts.len() / count), cols];
-        let info = TensorInfo { name: name.clone(), shape, len: first.len * parts.len() as u64, ..first.clone() };
-        let (mut all, mut called) = (Vec::new(), String::new());
-        for part in parts {
-            if let Some((_, View::Quantized { format, matrices })) = self.made.remove(part) {
-                called = format;
-                all.extend(matrices);
-            }
-        }
-        self.made.insert(name, (info, View::Quantized { format: called, matrices: all }));
-    }
-
     /// Lets tensors stay unused, by their ending.
     pub fn ignore(&mut self, what: &'static str, suffixes: &[&str]) {
         for suffix in suffixes {
