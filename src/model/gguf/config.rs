@@ -565,12 +565,14 @@ impl<'a> Making<'a> {
             }
             let candidates = common.fields.get(key).map_or(&[][..], Vec::as_slice);
             let known = candidates.iter().any(|field| self.give(field, json.clone(), key));
-            let harmless = || common.only.get(key).is_some_and(|values| values.contains(&json));
-            if known
-                || harmless()
-                || self.reading.table.inert.iter().any(|inert| inert == key)
-                || common.inert_of_architecture.iter().any(|inert| inert == key)
-            {
+            let table = self.reading.table;
+            let listed = |list: &[String]| list.iter().any(|inert| inert == key);
+            let harmless = || match table.only.get(key).or(common.only.get(key)) {
+                _ if listed(&table.inert) => true,
+                Some(values) => values.contains(&json),
+                None => listed(&common.inert_of_architecture),
+            };
+            if known || harmless() {
                 self.used.insert(key.to_owned());
             }
         }
