@@ -21,10 +21,12 @@ pub enum Outcome {
 pub fn use_all(path: &Path, place: &str, step: u64) -> Outcome {
     let opened = open(path, Pack::embedded());
     let mut problems = opened.problems;
+    opened.notes.iter().for_each(|note| assert_named(&note.to_string(), place));
     let mut plan = None;
     if let (Some(config), Some(source)) = (&opened.config, &opened.source) {
         let books = close_books(config, source.as_ref(), &opened.unavailable, Pack::embedded(), &[]);
         problems.extend(books.problems);
+        books.notes.iter().for_each(|note| assert_named(&note.to_string(), place));
         plan = books.plan;
     }
     let mut unreadable = None;

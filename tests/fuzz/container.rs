@@ -169,6 +169,7 @@ impl Container {
             data.extend(&tensor.data);
         }
         let header = bytes.len();
+        data.resize(data.len().next_multiple_of(alignment), 0);
         bytes.resize(header.next_multiple_of(alignment), 0);
         bytes.extend(data);
         (bytes, header)
@@ -189,12 +190,30 @@ impl Container {
 
     fn edit_key(&mut self, edit: &Edit, donor: &Self) {
         const WORDS: [&str; 14] = [
-            "", "model", "mmproj", "llama", "gemma4", "qwen35moe", "deepseek2", "none", "linear", "yarn", "longrope",
-            "su", "\u{1b}[31m", "\u{2581}\u{0}",
+            "",
+            "model",
+            "mmproj",
+            "llama",
+            "gemma4",
+            "qwen35moe",
+            "deepseek2",
+            "none",
+            "linear",
+            "yarn",
+            "longrope",
+            "su",
+            "\u{1b}[31m",
+            "\u{2581}\u{0}",
         ];
         const NAMES: [&str; 8] = [
-            "general.alignment", "general.type", "split.no", "split.count", "split.tensors.count",
-            "tokenizer.ggml.tokens", "general.architecture", "\u{1b}[31m",
+            "general.alignment",
+            "general.type",
+            "split.no",
+            "split.count",
+            "split.tensors.count",
+            "tokenizer.ggml.tokens",
+            "general.architecture",
+            "\u{1b}[31m",
         ];
         let number = edit.extreme();
         // Types that there are, and some that there are not.
@@ -227,6 +246,10 @@ impl Container {
             1 => self.keys[at] = Key { value: value(kind), kind, ..self.keys[at].clone() },
             // One of the same type, or of an array some values.
             2 | 3 => match self.keys[at].values() {
+                // A number of the widest type: as large as numbers are.
+                None if edit.number & 8 == 0 && self.keys[at].kind < 6 => {
+                    self.keys[at] = Key { kind: 10, value: value(10), ..self.keys[at].clone() };
+                }
                 None => self.keys[at].value = value(self.keys[at].kind),
                 Some((kind, mut values)) => {
                     match edit.number >> 3 & 3 {

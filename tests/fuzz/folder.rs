@@ -26,8 +26,22 @@ const WEIGHTS: &str = "model.safetensors";
 /// Where a quantisation is described.
 const DESCRIBED: [&str; 4] = ["quantization_config", "compression_config", "quantization", "text_config"];
 const DTYPES: [(&str, u64); 16] = [
-    ("U8", 1), ("I8", 1), ("F8_E4M3", 1), ("F8_E5M2", 1), ("F8_E8M0", 1), ("BOOL", 1), ("F16", 2), ("BF16", 2), ("I16", 2),
-    ("F32", 4), ("I32", 4), ("U32", 4), ("F64", 8), ("I64", 8), ("U64", 8), ("Q9", 1),
+    ("U8", 1),
+    ("I8", 1),
+    ("F8_E4M3", 1),
+    ("F8_E5M2", 1),
+    ("F8_E8M0", 1),
+    ("BOOL", 1),
+    ("F16", 2),
+    ("BF16", 2),
+    ("I16", 2),
+    ("F32", 4),
+    ("I32", 4),
+    ("U32", 4),
+    ("F64", 8),
+    ("I64", 8),
+    ("U64", 8),
+    ("Q9", 1),
 ];
 
 /// Bytes of an element; of dtypes that there are not, one.
@@ -126,7 +140,8 @@ impl Folder {
                 }
             }
         }
-        let theirs = donor.documents.iter().flat_map(|(_, document)| DESCRIBED.iter().find_map(|key| document.get(key)));
+        let theirs =
+            donor.documents.iter().flat_map(|(_, document)| DESCRIBED.iter().find_map(|key| document.get(key)));
         let theirs = theirs.filter_map(Value::as_object).next();
         if places.is_empty() {
             return;
@@ -168,8 +183,9 @@ impl Folder {
             return self.tensors.push(edit.other.get(&donor.tensors).clone());
         }
         // Those that make a quantised one, more often than others.
-        let parts: Vec<usize> =
-            (0..self.tensors.len()).filter(|&i| self.tensors[i].part() != "weight" || edit.number.is_multiple_of(3)).collect();
+        let parts: Vec<usize> = (0..self.tensors.len())
+            .filter(|&i| self.tensors[i].part() != "weight" || edit.number.is_multiple_of(3))
+            .collect();
         let all: Vec<usize> = (0..self.tensors.len()).collect();
         let at = *edit.at.get(if parts.is_empty() { &all } else { &parts });
         let number = edit.extreme();
@@ -214,7 +230,8 @@ impl Folder {
             },
             // The same bytes as numbers of another type, or as many numbers.
             16 => {
-                let same: Vec<&str> = DTYPES.iter().filter(|(_, n)| *n == width(&tensor.dtype)).map(|(n, _)| *n).collect();
+                let same: Vec<&str> =
+                    DTYPES.iter().filter(|(_, n)| *n == width(&tensor.dtype)).map(|(n, _)| *n).collect();
                 tensor.dtype = edit.other.get(&same).to_string();
             }
             17 => {
@@ -267,10 +284,42 @@ fn unescaped(key: &str) -> String {
 /// A value of another type, of no sense, or of another format.
 fn other_value(edit: &Edit) -> Value {
     const WORDS: [&str; 36] = [
-        "", "fp8", "e4m3", "fbgemm_fp8", "gptq", "gptq_v2", "awq", "gemm", "gemv", "gemv_fast", "auto-round",
-        "auto_round:auto_gptq", "bitsandbytes", "nf4", "fp4", "hqq", "mlx", "affine", "mxfp4", "mxfp8", "nvfp4",
-        "NVFP4", "FP8", "compressed-tensors", "pack-quantized", "int-quantized", "float-quantized",
-        "nvfp4-pack-quantized", "tensor", "channel", "group", "block", "float", "bfloat16", "re:.*", "\u{1b}[31m",
+        "",
+        "fp8",
+        "e4m3",
+        "fbgemm_fp8",
+        "gptq",
+        "gptq_v2",
+        "awq",
+        "gemm",
+        "gemv",
+        "gemv_fast",
+        "auto-round",
+        "auto_round:auto_gptq",
+        "bitsandbytes",
+        "nf4",
+        "fp4",
+        "hqq",
+        "mlx",
+        "affine",
+        "mxfp4",
+        "mxfp8",
+        "nvfp4",
+        "NVFP4",
+        "FP8",
+        "compressed-tensors",
+        "pack-quantized",
+        "int-quantized",
+        "float-quantized",
+        "nvfp4-pack-quantized",
+        "tensor",
+        "channel",
+        "group",
+        "block",
+        "float",
+        "bfloat16",
+        "re:.*",
+        "\u{1b}[31m",
     ];
     let number = edit.extreme();
     match edit.number >> 9 & 15 {

@@ -30,7 +30,9 @@ fn use_folder(folder: &Folder, damage: impl FnOnce(&mut Vec<u8>, usize), step: u
     if let Outcome::Refused(sentences) = &outcome {
         for sentence in sentences {
             // What of the file, unless it is the file as such.
-            let told = ["key `", "tensor `", "model.safetensors: ", ".json: "].iter().any(|what| sentence.contains(what));
+            let told = ["key `", "tensor `", "model.safetensors: ", "header: ", ".json: "]
+                .iter()
+                .any(|what| sentence.contains(what));
             assert!(told, "neither key nor tensor is named: {sentence}");
         }
     }

@@ -3,7 +3,7 @@
 use crate::bounded::bounded;
 use crate::checkpoint::{Outcome, use_all};
 use crate::common::fixture;
-use crate::container::Container;
+use crate::container::{Container, Key};
 use crate::{Edit, cases, edits};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -46,6 +46,23 @@ fn files_that_nothing_was_done_to_run() {
     for (name, bytes) in FILES.iter().step_by(7).chain(FILES.iter().filter(|(name, _)| name.contains("-of-"))) {
         assert_eq!(use_file(name, bytes, 0), Outcome::Ran, "{name}");
         assert!(Container::read(bytes).write().0 == *bytes, "{name} in parts");
+    }
+}
+
+#[test]
+fn numbers_of_which_no_multiple_is_a_number_are_refused() {
+    for (file, key, number) in [
+        ("llama-plain.gguf", "llama.attention.head_count", 1 << 63),
+        ("deepseek_v2-lite.gguf", "deepseek2.attention.kv_lora_rank", u64::MAX),
+    ] {
+        let (_, bytes) = FILES.iter().find(|(name, _)| name == file).expect("a fixture");
+        let mut container = Container::read(bytes);
+        let place = container.keys.iter_mut().find(|other| other.name == key.as_bytes()).expect("a key");
+        *place = Key { kind: 10, value: u64::to_le_bytes(number).to_vec(), ..place.clone() };
+        match use_file(file, &container.write().0, 0) {
+            Outcome::Refused(sentences) => assert!(sentences.iter().any(|s| s.contains(key)), "{sentences:?}"),
+            other => panic!("{key}: {other:?}"),
+        }
     }
 }
 

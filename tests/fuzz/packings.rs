@@ -141,7 +141,13 @@ impl Stored {
 }
 
 /// A matrix and its values, worked out one by one.
-fn matrix(stored: &mut Stored, number: usize, packing: Packing, [rows, cols]: [usize; 2], noise: &mut Noise) -> (Quantized, Vec<f32>) {
+fn matrix(
+    stored: &mut Stored,
+    number: usize,
+    packing: Packing,
+    [rows, cols]: [usize; 2],
+    noise: &mut Noise,
+) -> (Quantized, Vec<f32>) {
     let bits = width(packing);
     let lead = noise.below(3) * 4;
     let codes: Vec<u8> = (0..rows * cols).map(|_| (noise.next() & ((1 << bits) - 1)) as u8).collect();
@@ -224,7 +230,11 @@ fn matrix(stored: &mut Stored, number: usize, packing: Packing, [rows, cols]: [u
         }
     };
     let values = (0..rows * cols).map(|i| value(i / cols, i % cols)).collect();
-    let scale = Scale { numbers: stored.numbers(format!("scales {number}"), lead, &numbers), further: further.clone(), sign: Sign::Any };
+    let scale = Scale {
+        numbers: stored.numbers(format!("scales {number}"), lead, &numbers),
+        further: further.clone(),
+        sign: Sign::Any,
+    };
     let codes = Codes { stored: own, packing, values: Values::less(half) };
     (Quantized { rows, cols, codes, groups: groups.clone(), scale, offset: offset.clone(), transposed: false }, values)
 }
@@ -277,7 +287,7 @@ fn another_bit_is_another_value() {
     let packing = Packing::Down { bits: 3 };
     let (quantized, values) = matrix(&mut stored, 0, packing, [3, 40], &mut Noise(1));
     let (_, _, bytes) = stored.0.get_mut("codes 0").unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
+    bytes[20] ^= 1;
     let source = MemorySource::new(stored.0).unwrap();
     let mut found = Vec::new();
     let loaded = quantized.load(&source, 0..3).unwrap();

@@ -281,9 +281,11 @@ impl<'a> Making<'a> {
             self.give("v_head_dim", width.to_json(), value);
         }
         let rank = reading.count("attention.kv_lora_rank").unwrap_or(0);
-        for (key, stored) in
-            [(HEADS_KV, 1), ("attention.key_length", rank + rotated.unwrap_or(0)), ("attention.value_length", rank)]
-        {
+        for (key, stored) in [
+            (HEADS_KV, 1),
+            ("attention.key_length", rank.saturating_add(rotated.unwrap_or(0))),
+            ("attention.value_length", rank),
+        ] {
             if reading.get(KEY).is_some() && reading.count(key) == Some(stored) {
                 self.take(key);
             }
