@@ -27,7 +27,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(cases(100))]
+    #![proptest_config(cases(200))]
 
     #[test]
     fn any_block_has_the_same_bits_on_every_level(bytes in vec(byte(), 292 * 9), blocks in 1usize..9, start in 0usize..64) {

@@ -317,7 +317,7 @@ impl Container {
             }
             17 => tensor.dimensions.reverse(),
             18 => {
-                if number % 2 == 0 {
+                if number.is_multiple_of(2) {
                     tensor.dimensions.insert(axis, number >> 1 & 3);
                 } else if !tensor.dimensions.is_empty() {
                     tensor.dimensions.remove(axis);

@@ -198,11 +198,12 @@ impl Folder {
             9 => tensor.name = other.name,
             10 => {
                 let module = tensor.name.strip_suffix(tensor.part()).unwrap_or_default();
-                tensor.name = format!("{module}{}", if number % 2 == 0 { other.part() } else { theirs.part() });
+                tensor.name =
+                    format!("{module}{}", if number.is_multiple_of(2) { other.part() } else { theirs.part() });
             }
             11 => {
                 let module = tensor.name.strip_suffix(tensor.part()).unwrap_or_default();
-                let name = format!("{module}{}", if number % 2 == 0 { other.part() } else { theirs.part() });
+                let name = format!("{module}{}", if number.is_multiple_of(2) { other.part() } else { theirs.part() });
                 let copy = Tensor { name, ..tensor.clone() };
                 self.tensors.push(copy);
             }
@@ -241,7 +242,7 @@ impl Folder {
             18 => {
                 const BYTES: [u8; 8] = [0, 0xff, 0x7f, 0x80, 0x7c, 0x7e, 1, 0x3c];
                 let (start, len) = (edit.other.index(tensor.data.len() + 1), 1 + number as usize % 64);
-                for byte in tensor.data.iter_mut().skip(if number % 2 == 0 { 0 } else { start }).take(len) {
+                for byte in tensor.data.iter_mut().skip(if number.is_multiple_of(2) { 0 } else { start }).take(len) {
                     *byte = BYTES[(edit.number >> 8) as usize % 8];
                 }
             }
@@ -324,7 +325,7 @@ fn other_value(edit: &Edit) -> Value {
     let number = edit.extreme();
     match edit.number >> 9 & 15 {
         0 => Value::Null,
-        1 => json!(number % 2 == 0),
+        1 => json!(number.is_multiple_of(2)),
         2 | 3 => json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 33, 48, 64, 96, 128, 1 << 20][number as usize % 17]),
         4 | 5 => json!(number),
         6 => json!(-(i64::try_from(number).unwrap_or(i64::MAX))),

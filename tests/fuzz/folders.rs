@@ -47,7 +47,7 @@ fn folders_that_nothing_was_done_to_run() {
 }
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn a_folder_of_other_parts(

@@ -67,7 +67,7 @@ fn numbers_of_which_no_multiple_is_a_number_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(cases(120))]
+    #![proptest_config(cases(250))]
 
     #[test]
     fn a_file_with_other_bytes(

@@ -240,7 +240,7 @@ fn matrix(
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn codes_come_out_as_they_were_packed(

@@ -113,7 +113,7 @@ fn edit_vocabulary(container: &mut Container, edit: &Edit, donor: &Container) {
 }
 
 proptest! {
-    #![proptest_config(cases(60))]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn a_damaged_vocabulary_is_refused_or_has_tokens(
