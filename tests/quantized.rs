@@ -272,6 +272,17 @@ fn a_part_of_another_shape_or_type_is_refused_by_name() {
 }
 
 #[test]
+fn packed_zero_points_need_a_scale_for_each_row() {
+    // One scale for all, which is allowed without them.
+    let copy = Copy::of("quant/ct-w4-asym-channel").tensors(|tensors| {
+        let (_, shape, data) = tensor(tensors, "weight_scale");
+        data.truncate(data.len() / shape[0]);
+        *shape = vec![1];
+    });
+    copy.assert_refused(&[&format!("tensor `{Q}.weight_scale`: expected shape [24, 1], found [1]")]);
+}
+
+#[test]
 fn a_packed_tensor_beside_an_unpacked_one_is_refused() {
     for name in ["gptq-4bit", "awq-gemm", "ct-w4-group", "hqq-4bit"] {
         let copy = Copy::of(&format!("quant/{name}")).tensors(|tensors| {

@@ -236,6 +236,8 @@ fn shapes_that_no_file_can_hold() {
     sound(&file(3, &[], &[f32s("a", &[1, 1, 1, 1], 0)], 4));
     sound(&file(3, &[], &[f32s("a", &[], 0)], 4));
     sound(&file(3, &[], &[f32s("a", &[0, 1 << 40], 0)], 0));
+    // No elements; but no number for those of the other dimensions either.
+    refused(&file(3, &[], &[f32s("a", &[0, 1 << 40, 1 << 40], 0)], 0), "tensor-size", &["`a`"]);
 }
 
 #[test]

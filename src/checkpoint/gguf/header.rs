@@ -235,9 +235,11 @@ fn entry(name: String, dimensions: Vec<u64>, number: u32, begin: u64, at: u64, a
     }
     let sizes = dimensions.iter().map(|&n| usize::try_from(n).ok().filter(|&n| n <= isize::MAX as usize));
     let shape: Option<Vec<usize>> = sizes.collect();
-    let elements = dimensions.iter().try_fold(1u64, |product, &n| product.checked_mul(n));
-    let elements = if dimensions.contains(&0) { Some(0) } else { elements };
-    let bytes = elements.and_then(|elements| dtype.bytes(elements));
+    // Where one is zero, so that no product of some of the others is beyond all numbers either.
+    let largest = dimensions.iter().try_fold(1u64, |product, &n| product.checked_mul(n.max(1)));
+    let bytes =
+        largest.filter(|&n| n <= isize::MAX as u64).and_then(|n| dtype.bytes(n.next_multiple_of(unit.elements as u64)));
+    let bytes = bytes.map(|bytes| if dimensions.contains(&0) { 0 } else { bytes });
     let (Some(shape), Some(bytes)) = (shape, bytes) else {
         let message = format!("its shape {dimensions:?} at byte {at} takes more bytes than any file can hold");
         return Err(("tensor-size", message));

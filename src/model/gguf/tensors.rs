@@ -318,7 +318,8 @@ impl<'a> Making<'a> {
         let kv = part.role.starts_with('k') && self.reading.get(KV_HEADS).is_some();
         let key = if kv { KV_HEADS } else { HEADS };
         let rows = info.shape.first().copied().unwrap_or(0);
-        let heads = self.heads(key, part).filter(|&n| n <= rows && rows.is_multiple_of(2 * n) && rows > 0);
+        let heads =
+            self.heads(key, part).filter(|&n| rows.is_multiple_of(n) && (rows / n).is_multiple_of(2) && rows > 0);
         let Some(heads) = heads else {
             let found = self.reading.get(key).map_or("none".to_owned(), ToString::to_string);
             let key = format!("{}.{key}", self.reading.architecture);

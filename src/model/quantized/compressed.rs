@@ -256,6 +256,8 @@ fn packed<'a>(module: &str, codes: &'a TensorInfo, schemes: &[Scheme], taking: &
         }
         Some(zeros) => {
             taking.dtype(zeros, &["I32", "U32"])?;
+            // They are packed along the rows: each has its own.
+            taking.shape(scales, &[&[rows, count]])?;
             let packing = Packing::Down { bits };
             let codes = taking.codes(zeros, [count, rows], packing, Values::less(half))?;
             Offset::Packed { codes, by_group: true }
