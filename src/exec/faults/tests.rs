@@ -126,6 +126,8 @@ fn what_does_not_apply_says_why() {
         ("llama-plain", "dt-limit-dropped", "no layer is Mamba-2"),
         ("llama-plain", "scan-norm-joined", "no scan's result is normalised in groups"),
         ("llama-plain", "delta-gate-dropped", "no layer has a gated delta rule"),
+        ("bitnet-plain", "activation-quantization-dropped", "no projection rounds its inputs"),
+        ("bitnet-plain", "ternary-scale-dropped", "no weights are ternary"),
     ] {
         let (plan, _) = load(fixture);
         let error = inject(name, &plan).unwrap_err();
