@@ -147,7 +147,10 @@ fn what_does_not_apply_says_why() {
 fn a_name_that_is_not_there_gets_its_nearest() {
     let (plan, _) = load("llama-plain");
     let error = inject("window-mising", &plan).unwrap_err().to_string();
-    assert!(error.contains("no fault is called `window-mising`") && error.contains("`window-missing`"), "{error}");
+    assert!(
+        error.contains("no fault is called `window-mising`") && error.contains("the nearest are window-missing"),
+        "{error}"
+    );
 }
 
 #[test]
