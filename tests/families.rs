@@ -143,6 +143,8 @@ fn a_folder_that_does_not_say_whether_its_head_is_tied() {
 fn what_a_family_fixes_is_refused_otherwise() {
     for (fixture, key, value, wanted) in [
         ("minimax_m2-plain", "scoring_func", json!("softmax"), "\"softmax\" would change the numbers"),
+        ("minimax_m2-plain", "attn_type_list", json!([1, 0]), "[1,0] would change the numbers"),
+        ("minimax_m2-plain", "attn_type_list", json!([]), "[] would change the numbers"),
         ("minimax_m2-plain", "rotary_dim", json!(14), "expected a part of head_dim (12)"),
         ("hunyuan_v1_moe-alpha", "norm_topk_prob", json!(false), "false would change the numbers"),
         ("hunyuan_v1_moe-alpha", "use_mixed_mlp_moe", json!(false), "false would change the numbers"),
