@@ -236,7 +236,7 @@ fn a_fault_is_injected_into_float64_as_well() {
 fn what_can_not_be_injected_is_refused_before_anything_is_written() {
     let copy = Copy::of("llama-plain");
     for (fault, wanted) in [
-        ("window-mising", &["--inject: no fault is called `window-mising`", "`window-missing`"][..]),
+        ("window-mising", &["--inject: no fault is called `window-mising`; the nearest are window-missing, "][..]),
         ("window-missing", &["does not apply: no layer has a sliding window"]),
         ("topk-norm", &["there are no experts"]),
         ("kv-not-appended", &["a single pass", "several passes", "oracle kv-equivalence"]),
