@@ -3,7 +3,7 @@
 use super::config::Making;
 use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Dtype, Source};
-use crate::model::schema;
+use crate::model::{rope, schema};
 use serde_json::{Map, json};
 
 /// Divisors of each frequency: of llama3's scaling, worked out by the converter.
@@ -96,7 +96,7 @@ fn by_type(making: &mut Making<'_>) {
 /// Such that the product with the whole is cut to the part again.
 fn factor(part: usize, whole: usize) -> f64 {
     let factor = part as f64 / whole as f64;
-    if ((whole as f64 * factor) as usize) < part { factor.next_up() } else { factor }
+    if rope::rotated(whole, factor) < part { factor.next_up() } else { factor }
 }
 
 /// The rotated part of a head.
