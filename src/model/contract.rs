@@ -274,7 +274,8 @@ impl<'a> Contract<'a> {
             }
         } else if info.dtype.decoder().is_none() {
             let message = format!(
-                "dtype {} can't be decoded here; F64, F32, F16, BF16, I8 to I64 and GGUF's block formats can",
+                "dtype {} can't be decoded here; F64, F32, F16, BF16, I8 to I64 and GGUF's block formats can, others where \
+                 the config's quantization_config says how",
                 info.dtype
             );
             self.problems.push(Problem::new("tensor-dtype", &place, message));
