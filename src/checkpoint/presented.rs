@@ -303,7 +303,9 @@ impl Presented {
             let end = at + grid.cells();
             let (first, last) = (wanted.start.max(at), wanted.end.min(end));
             if first < last {
-                self.grid(grid, first - at..last - at, |value| bytes.extend(change.of(value).to_le_bytes()))?;
+                self.grid(grid, first - at..last - at, |value| {
+                    bytes.extend_from_slice(&change.of(value).to_le_bytes())
+                })?;
             }
             at = end;
         }
@@ -333,21 +335,29 @@ impl Presented {
             let waiting = vec![true; if sparse { count } else { 0 }];
             decoded.push(Decoded { first: blocks.start * elements, decoder: *decoder, bytes, values, waiting });
         }
-        let mut at = cells.start;
-        while at < cells.end {
+        let mut places = grid.places(cells.start);
+        let mut left = cells.end - cells.start;
+        while left > 0 {
             // Along the innermost axis, as far as it goes.
-            let places = grid.places(at);
-            let run = (count - places[last]).min(cells.end - at);
+            let run = places[last]..count.min(places[last] + left);
+            places[last] = 0;
             let start = grid.first + places.iter().zip(&grid.axes).map(|(place, (_, step))| place * step).sum::<u64>();
-            for i in 0..run {
+            left -= run.end - run.start;
+            for i in run {
                 let tensor = match grid.turn {
-                    Some(turn) if turn == last => places[last] + i,
+                    Some(turn) if turn == last => i,
                     Some(turn) => places[turn],
                     None => 0,
                 };
                 value(decoded[tensor as usize].at(start + i * step));
             }
-            at += run;
+            for (place, (count, _)) in places[..last].iter_mut().zip(&grid.axes).rev() {
+                *place += 1;
+                if *place < *count {
+                    break;
+                }
+                *place = 0;
+            }
         }
         Ok(())
     }
