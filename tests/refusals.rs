@@ -1037,6 +1037,25 @@ fn a_pack_changes_what_its_fields_say() {
     assert_says(&stdout, &["hidden_act gelu\n", "eps 0.25\n", "rope_theta 500000,"]);
 }
 
+/// As any other field: spellings must agree, and a constant may be a whole number.
+#[test]
+fn the_rotated_part_of_a_head_is_a_field_as_any_other() {
+    let copy = set("llama-plain", "model_type", json!("my_llama")).set("head_dim", json!(12)).set("rotary", json!(0.5));
+    let report = |field: &str| {
+        let pack = copy.beside("mine.toml", &format!("{MINE}[fields]\npartial_rotary_factor = {field}\n"));
+        outcome(copy.check(&format!("--pack {} --allow-unused rotary", pack.display()))).1
+    };
+    assert_says(&report("{ key = [\"rotary\", \"rotary_pct\"], default = 0.25 }"), &["6 dimensions in halves"]);
+    assert_says(&report("{ value = 1 }"), &["12 dimensions in halves"]);
+    let copy = copy.set("rotary_pct", json!(1.0));
+    let pack = copy.beside(
+        "mine.toml",
+        &format!("{MINE}[fields]\npartial_rotary_factor = {{ key = [\"rotary\", \"rotary_pct\"] }}\n"),
+    );
+    let (_, stdout, _) = outcome(copy.check(&format!("--pack {}", pack.display())));
+    assert_says(&stdout, &["key `rotary_pct`: differs from rotary, which is also there and means the same"]);
+}
+
 #[test]
 fn what_a_pack_says_for_a_whole_family_needs_no_key() {
     let fields = "[fields]\nhidden_act = { value = \"gelu\" }\nnorm_eps = { value = 1e-5 }\n\

@@ -296,7 +296,7 @@ impl<'a> Contract<'a> {
         if found || self.names.prefixes.is_empty() {
             return None;
         }
-        let prefixes: Vec<String> = self.names.prefixes.iter().map(prefix_name).collect();
+        let prefixes: Vec<String> = self.names.prefixes.iter().map(|prefix| prefix_name(prefix)).collect();
         let message = format!(
             "no tensor has a name that the pack knows, under any of its prefixes ({}): expected such as {}, found such as {}",
             prefixes.join(", "),
@@ -351,7 +351,7 @@ impl<'a> Contract<'a> {
 }
 
 /// How messages name a prefix.
-fn prefix_name(prefix: &String) -> String {
+fn prefix_name(prefix: &str) -> String {
     if prefix.is_empty() { "none".to_owned() } else { quote(prefix) }
 }
 
