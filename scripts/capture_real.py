@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoConfig
 
 import truth
 
@@ -49,7 +48,7 @@ def main() -> None:
         parser.error(f"{len(tokens)} tokens, but {len(args.positions)} positions")
     if not args.checkpoint.is_file() and not (args.checkpoint / "config.json").is_file():
         parser.error(f"{args.checkpoint}: no GGUF file, and no config.json there")
-    vocab = getattr(AutoConfig.from_pretrained(**truth.source(args.checkpoint)), "vocab_size", None)
+    vocab = getattr(truth.config_of(args.checkpoint), "vocab_size", None)
     if vocab is not None and max(tokens) >= vocab:
         parser.error(f"token {max(tokens)} is beyond the vocabulary of {vocab}")
     torch.set_num_threads(args.threads)

@@ -180,6 +180,9 @@ def write_readme(out: Path) -> None:
         "Made by `python scripts/make_fixtures.py`; the expected logits are in `oracles/`.",
         "Norms lie around 1 (around 0 where the family adds one) with spread 0.2, biases are not zero, weights are N(0, 1/fan_in), "
         "embeddings N(0, 1) unless a row of `scripts/rows/` says otherwise.",
+        "", "`gguf/` holds the same models as GGUF files (`scripts/make_gguf_fixtures.py`), `quant/` folders with quantised weights "
+        "(`scripts/make_quant_int_fixtures.py`, `scripts/make_quant_fp_fixtures.py`; the values are in `oracles/quant/`), `tokenizers/` "
+        "vocabularies (`scripts/capture_tokenizers.py`).",
         "", "| fixture | pack | layers, hidden, intermediate, heads, KV heads, vocabulary | exercises |", "|---|---|---|---|",
     ]
     for row in FIXTURES:

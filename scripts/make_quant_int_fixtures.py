@@ -272,8 +272,9 @@ def plain_tensors(row: dict[str, Any], store: str) -> dict[str, torch.Tensor]:
         elif "embed" in name:
             values = noise
         else:
-            spread = np.exp(0.5 * rng.standard_normal((shape[0], 1)))
-            values = spread * (noise + 0.4 * rng.standard_normal((shape[0], 1))) / np.sqrt(shape[-1])
+            each = (*shape[:-1], 1)
+            spread = np.exp(0.5 * rng.standard_normal(each))
+            values = spread * (noise + 0.4 * rng.standard_normal(each)) / np.sqrt(shape[-1])
         result[name] = torch.from_numpy(np.ascontiguousarray(values)).to(DTYPES[store])
     return result
 

@@ -108,11 +108,22 @@ def source(checkpoint: Path) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": checkpoint}
 
 
+def config_of(checkpoint: Path) -> Any:
+    """The configuration; a GGUF file has float32 numbers, which stand for the decimal numbers that they were written from."""
+    config = AutoConfig.from_pretrained(**source(checkpoint))
+    if checkpoint.is_file():
+        for key, value in list(vars(config).items()):
+            if isinstance(value, float) and float(np.float32(value)) == value:
+                setattr(config, key, float(str(np.float32(value))))
+    return config
+
+
 def load(checkpoint: Path) -> torch.nn.Module:
     """The model with every weight in float32 (exact for F32, F16, BF16 and GGUF's blocks), everything eager; a tensor it lacks is an
     error."""
-    known = model_class(AutoConfig.from_pretrained(**source(checkpoint)))
-    model, found = known.from_pretrained(**source(checkpoint), dtype=torch.float32, output_loading_info=True, **IMPLEMENTATIONS)
+    config = config_of(checkpoint)
+    known = model_class(config)
+    model, found = known.from_pretrained(**source(checkpoint), config=config, dtype=torch.float32, output_loading_info=True, **IMPLEMENTATIONS)
     if found["missing_keys"] or found["mismatched_keys"]:
         raise SystemExit(f"{checkpoint.name}: missing {found['missing_keys']}, of another shape {found['mismatched_keys']}")
     return torch.nn.Module.float(model).eval()  # beside packed weights the others are left in their stored dtype

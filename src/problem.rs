@@ -53,6 +53,21 @@ pub fn quote(name: &str) -> String {
     }
 }
 
+/// "; the nearest are a, b, c": up to three of the names that `name` may be a slip of the pen for; empty where none is.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    /// Of Jaro-Winkler: a letter left out or changed in a short name.
+    const SIMILAR: f64 = 0.8;
+    let similar = |other: &'a str| (strsim::jaro_winkler(name, other), other);
+    let mut known: Vec<(f64, &str)> = known.into_iter().map(similar).filter(|(s, _)| *s >= SIMILAR).collect();
+    known.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let names: Vec<&str> = known.into_iter().take(3).map(|(_, name)| name).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => format!("; the nearest is {one}"),
+        several => format!("; the nearest are {}", several.join(", ")),
+    }
+}
+
 /// The first few of many names, quoted: "`a`, `b`, `c` and 297 more".
 pub fn quote_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 6;
@@ -66,7 +81,7 @@ pub fn quote_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{quote, quote_list};
+    use super::{nearest, quote, quote_list};
 
     #[test]
     fn a_name_cannot_command_the_terminal() {
@@ -78,6 +93,14 @@ mod tests {
     fn a_long_name_is_cut() {
         assert_eq!(quote(&"x".repeat(120)), format!("`{}`", "x".repeat(120)));
         assert_eq!(quote(&"x".repeat(5000)), format!("`{}...`", "x".repeat(120)));
+    }
+
+    #[test]
+    fn only_similar_names_are_suggested() {
+        let known = ["llama", "llama4", "mistral", "gpt2"];
+        assert_eq!(nearest("lama", known), "; the nearest are llama, llama4");
+        assert_eq!(nearest("mistrel", known), "; the nearest is mistral");
+        assert_eq!(nearest("acme", known), "");
     }
 
     #[test]

@@ -54,6 +54,34 @@ fn what_differs_between_layers_is_shown_by_layer() {
 }
 
 #[test]
+fn what_single_families_have_is_shown_where_it_is_not_the_usual() {
+    for (fixture, name, wanted) in [
+        ("mamba2-bias-tied", "mixer", ", time_step_limit 0.3 to 0.9"),
+        ("deepseek_v3-mtp", "mlp", ", norm_topk_eps 1e-20"),
+        ("deepseek_v3-mtp", "mlp", " groups by the sum of their best two"),
+        ("deepseek_v3-mtp", "mixer", ", latent_norm_eps 1e-6"),
+        ("gemma4-moe", "mlp", ", the router's input normalised, times "),
+        ("kimi_linear-groups", "mixer", ", sigmoid gate"),
+        ("llama4_text-chunks", "attention", " tokens"),
+        ("gemma3n-shared", "branches", "AltUp and Laurel of rank "),
+        ("mamba2-groups", "bias", "conv"),
+    ] {
+        let report = check(fixture);
+        assert!(row(&report, name).contains(wanted), "{fixture}: expected {wanted:?} in {report}");
+    }
+    for (fixture, name, unwanted) in [
+        ("mamba2-groups", "mixer", "time_step_limit"),
+        ("mamba2-bias-tied", "bias", "conv"),
+        ("deepseek_v2-groups", "mlp", "norm_topk_eps"),
+        ("deepseek_v2-groups", "mlp", "best two"),
+        ("qwen3_next-mixed", "mixer", "sigmoid gate"),
+    ] {
+        let report = check(fixture);
+        assert!(!row(&report, name).contains(unwanted), "{fixture}: {unwanted:?} in {report}");
+    }
+}
+
+#[test]
 fn ternary_weights_are_shown_with_their_scale() {
     for (fixture, wanted) in [
         ("bitnet-packed", "ternary weights, packed, times weight_scale; inputs rounded to 8 bits per token"),

@@ -66,6 +66,32 @@ fn quantised_weights_and_activations_of_other_families_are_refused() {
     set("llama-plain", "quantization_config", json!(null)).assert_runs("1 2 3");
 }
 
+/// transformers' AutoBitLinear scales the sum and its bias, BitLinear the sum alone. With powers of two no bit is lost.
+#[test]
+fn a_scale_that_multiplies_reaches_the_bias_and_one_that_divides_does_not() {
+    let logits = |class: &str, scale: f32, bias: f32| {
+        let config = json!({ "quant_method": "bitnet", "linear_class": class });
+        let copy = set("bitnet-packed", "quantization_config", config).set("attention_bias", json!(true));
+        let copy = copy.tensors(|tensors| {
+            for (_, stored) in tensors.iter_mut().filter(|(name, _)| name.ends_with(".weight_scale")) {
+                *stored = (Dtype::F32, vec![1], f32s([scale]));
+            }
+            for (layer, (part, rows)) in
+                (0..3).flat_map(|layer| [("q", 24), ("k", 12), ("v", 12), ("o", 24)].map(|part| (layer, part)))
+            {
+                let values = (0..rows).map(|i| bias * (i % 7 - 3) as f32);
+                let stored = (Dtype::F32, vec![rows as usize], f32s(values));
+                assert!(tensors.insert(format!("model.layers.{layer}.self_attn.{part}_proj.bias"), stored).is_none());
+            }
+        });
+        copy.assert_runs("1 2 3 4 5").logits
+    };
+    let multiplied = logits("autobitlinear", 0.25, 2.0);
+    assert_eq!(multiplied, logits("bitlinear", 4.0, 0.5));
+    assert_ne!(multiplied, logits("bitlinear", 4.0, 2.0));
+    assert_ne!(multiplied, logits("autobitlinear", 0.25, 0.5));
+}
+
 #[test]
 fn layers_that_predict_further_tokens_are_counted() {
     Copy::of("deepseek_v3-mtp").assert_runs("1 2 3");
@@ -117,6 +143,8 @@ fn a_folder_that_does_not_say_whether_its_head_is_tied() {
 fn what_a_family_fixes_is_refused_otherwise() {
     for (fixture, key, value, wanted) in [
         ("minimax_m2-plain", "scoring_func", json!("softmax"), "\"softmax\" would change the numbers"),
+        ("minimax_m2-plain", "attn_type_list", json!([1, 0]), "[1,0] would change the numbers"),
+        ("minimax_m2-plain", "attn_type_list", json!([]), "[] would change the numbers"),
         ("minimax_m2-plain", "rotary_dim", json!(14), "expected a part of head_dim (12)"),
         ("hunyuan_v1_moe-alpha", "norm_topk_prob", json!(false), "false would change the numbers"),
         ("hunyuan_v1_moe-alpha", "use_mixed_mlp_moe", json!(false), "false would change the numbers"),

@@ -164,6 +164,22 @@ fn every_format_is_written() {
 }
 
 #[test]
+fn a_pack_without_a_checkpoint_to_try_faults_on_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    let head = "name = \"mine\"\ntitle = \"Mine\"\nmodel_types = [\"mine\"]\narchitectures = []\n";
+    for (more, wanted) in [
+        ("like = \"llama\"\n", "pack mine has no [self_test], whose config gives a tiny checkpoint"),
+        ("refuse = \"it sees the future\"\n", "pack mine runs no checkpoint: it sees the future"),
+    ] {
+        std::fs::write(&file, format!("{head}{more}")).unwrap();
+        let (code, stdout, stderr) = outcome(words(&format!("faults --pack {}", file.display())));
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        assert_says(&stderr, &[wanted]);
+    }
+}
+
+#[test]
 fn prompts_and_checkpoints_that_do_not_fit_are_refused() {
     for (line, wanted) in [
         ("faults fixtures/llama-plain --prompt 1,99", "token 99 is beyond the vocabulary of 61"),
@@ -220,7 +236,7 @@ fn a_fault_is_injected_into_float64_as_well() {
 fn what_can_not_be_injected_is_refused_before_anything_is_written() {
     let copy = Copy::of("llama-plain");
     for (fault, wanted) in [
-        ("window-mising", &["--inject: no fault is called `window-mising`", "`window-missing`"][..]),
+        ("window-mising", &["--inject: no fault is called `window-mising`; the nearest are window-missing, "][..]),
         ("window-missing", &["does not apply: no layer has a sliding window"]),
         ("topk-norm", &["there are no experts"]),
         ("kv-not-appended", &["a single pass", "several passes", "oracle kv-equivalence"]),

@@ -3,6 +3,7 @@
 
 mod common;
 
+use checkpoint_oracle::model::{Pack, close_books};
 use common::*;
 use proptest::prelude::*;
 use safetensors::tensor::Dtype;
@@ -124,6 +125,27 @@ fn a_shard_that_is_missing_empty_or_too_short() {
     copy.assert_runs("1 2 3");
 }
 
+#[test]
+fn names_that_are_none_of_the_packs() {
+    let renamed = |fixture: &str, layers_too: bool| {
+        Copy::of(fixture).tensors(|tensors| {
+            let old: Vec<String> = tensors.keys().cloned().collect();
+            for name in old.into_iter().filter(|name| layers_too || !name.contains(".layers.")) {
+                if let Some(rest) = name.strip_prefix("model.") {
+                    let stored = tensors.remove(&name).unwrap();
+                    tensors.insert(format!("transformer.{rest}"), stored);
+                }
+            }
+        })
+    };
+    renamed("llama-plain", true).assert_refused(&[
+        "ckpt: no tensor has a name that the pack knows, under any of its prefixes (`model.`, none): ",
+        "expected such as `model.embed_tokens.weight`, found such as `transformer.embed_tokens.weight`",
+    ]);
+    // Where some are known, each is named that isn't.
+    renamed("llama-plain", false).assert_refused(&["4 problems", "tensor `model.norm.weight`: missing"]);
+}
+
 fn edit_index(copy: &Copy, edit: impl FnOnce(&mut serde_json::Map<String, Value>)) {
     let path = copy.file("model.safetensors.index.json");
     let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -180,6 +202,9 @@ fn an_unknown_model_type_lists_the_nearest_packs() {
         "oracle packs",
     ]);
     set("llama-plain", "model_type", json!("mistrel")).assert_refused(&["the nearest are mistral, "]);
+    // Nothing is like it.
+    set("llama-plain", "model_type", json!("acme"))
+        .assert_refused(&["no pack answers for `acme` (oracle packs lists all)"]);
     set("llama-plain", "model_type", json!(7)).assert_refused(&["`model_type`: expected a text, found 7"]);
     set("llama-plain", "model_type", json!("a\u{1b}[2Jb")).assert_refused(&["`a\\u{1b}[2Jb`"]);
     let neither = Copy::of("llama-plain").config(|map| {
@@ -397,6 +422,9 @@ fn an_unknown_kind_of_rope() {
         "config.json, key `rope_scaling.rope_type`: unknown kind `ntk-by-parts`; known are default, linear, dynamic, llama3",
     ]);
     scaling("llama-plain", json!({"type": "su"})).assert_refused(&["unknown kind `su`"]);
+    // The name of a variant is none of a kind.
+    scaling("hunyuan_v1_dense-alpha", json!({"rope_type": "ntk_alpha (dynamic with alpha)", "alpha": 3}))
+        .assert_refused(&["unknown kind `ntk_alpha (dynamic with alpha)`"]);
     scaling("llama-plain", json!({"rope_type": 1})).assert_refused(&["`rope_scaling.rope_type`: expected a text"]);
     scaling("llama-plain", json!("linear")).assert_refused(&["`rope_scaling`: expected an object, found \"linear\""]);
     scaling("llama-plain", json!({"rope_type": "linear", "factor": 2.0})).assert_runs("1 2 3");
@@ -408,6 +436,19 @@ fn an_unknown_key_inside_the_rope_object() {
         .assert_refused(&["config.json, key `rope_scaling.finetuned`: unknown key (value true)"]);
     scaling("llama-plain", json!({"type": "linear", "factor": 2.0, "beta_fast": 32}))
         .assert_refused(&["`rope_scaling.beta_fast`: unknown key"]);
+    // What single families have.
+    let alpha = json!({"type": "dynamic", "factor": 1.0, "alpha": 1000.0});
+    scaling("llama-plain", alpha.clone()).assert_refused(&["`rope_scaling.alpha`: unknown key (value 1000.0)"]);
+    scaling("hunyuan_v1_dense-alpha", alpha).assert_runs("1 2 3");
+    scaling("hunyuan_v1_dense-alpha", json!({"type": "dynamic", "alpha": -1}))
+        .assert_refused(&["`rope_scaling.alpha`: expected a number greater than zero"]);
+    let beta =
+        json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1});
+    for fixture in ["llama-plain", "gpt_oss-yarn"] {
+        scaling(fixture, beta.clone())
+            .assert_refused(&["`rope_scaling.llama_4_scaling_beta`: unknown key (value 0.1)"]);
+    }
+    scaling("ministral3-scaling", beta).assert_runs("1 2 3");
     let copy = scaling("llama-plain", json!({"type": "linear", "factor": 2.0, "finetuned": true}));
     assert_eq!(outcome(copy.run("1 2 3 --allow-unused rope_scaling.finetuned")).0, 0);
 }
@@ -427,9 +468,12 @@ fn a_value_of_rope_that_is_missing_or_wrong() {
         (json!({"rope_type": "linear"}), "`rope_scaling.factor`: missing; this kind of RoPE needs it"),
         (
             json!({"rope_type": "linear", "factor": 0}),
-            "`rope_scaling.factor`: expected a number greater than zero, found 0",
+            "`rope_scaling.factor`: expected a number greater than zero (1e-30 to 1e30), found 0",
         ),
-        (json!({"rope_type": "dynamic", "factor": "2"}), "expected a number greater than zero, found \"2\""),
+        (
+            json!({"rope_type": "dynamic", "factor": "2"}),
+            "expected a number greater than zero (1e-30 to 1e30), found \"2\"",
+        ),
         (llama3(&[("high_freq_factor", json!(0.5))]), "expected at least low_freq_factor (1), found 0.5"),
         (llama3(&[("low_freq_factor", json!(null))]), "`rope_scaling.low_freq_factor`: missing"),
         (llama3(&[("original_max_position_embeddings", json!(1))]), "expected at least 2, found 1"),
@@ -461,6 +505,84 @@ fn spellings_of_rope_that_contradict_each_other() {
     ]);
     scaling("llama-plain", json!({"rope_type": "linear", "type": "yarn", "factor": 2.0}))
         .assert_refused(&["`rope_scaling.rope_type`: stands in two places with different values, linear and yarn"]);
+}
+
+// Numbers that no model has.
+
+#[test]
+fn a_number_that_float32_does_not_hold() {
+    for (fixture, key) in [
+        ("granite-plain", "logits_scaling"),
+        ("gemma2-softcap", "query_pre_attn_scalar"),
+        ("cohere-plain", "logit_scale"),
+    ] {
+        for number in [1e-310, 1e300] {
+            let wanted =
+                format!("`{key}`: expected a number greater than zero (1e-30 to 1e30), found {}", json!(number));
+            set(fixture, key, json!(number)).assert_refused(&["config.json, key ", &wanted]);
+        }
+        set(fixture, key, json!(3.5)).assert_runs("1 2 3");
+    }
+}
+
+#[test]
+fn counts_that_would_make_too_much() {
+    let copy = Copy::of("stablelm-parallel").config(|map| {
+        let heads = 100_001;
+        let more = json!({"num_attention_heads": heads, "num_key_value_heads": 1, "hidden_size": 8 * heads});
+        map.extend(more.as_object().unwrap().clone());
+    });
+    copy.assert_refused(&["key `num_attention_heads`: expected at most 100000 with norms of their own in each layer"]);
+    for (key, value) in [("block_ffn_dim_multiplier", json!(1e30)), ("block_ff_dim", json!(1))] {
+        set("lfm2-published", key, value).assert_refused(&["key `block_ff_dim`: gives no usable width"]);
+    }
+}
+
+/// Every number of these configs as large as it may be, and as small: problems, and no panic.
+#[test]
+fn the_largest_and_the_smallest_numbers_are_only_problems() {
+    for fixture in [
+        "falcon-new",
+        "gemma4-moe",
+        "gemma3n-shared",
+        "granitemoehybrid-moe-rope",
+        "gpt_oss-yarn",
+        "kimi_linear-groups",
+        "lfm2-published",
+        "mistral4-groups",
+        "minimax_m2-partial",
+        "qwen3_next-mixed",
+        "stablelm-parallel",
+    ] {
+        let config: Value =
+            serde_json::from_slice(&fs::read(common::fixture(fixture).join("config.json")).unwrap()).unwrap();
+        let numbers = config.as_object().unwrap().iter().filter(|(_, value)| value.is_number());
+        for (key, value) in numbers {
+            let extremes: &[Value] =
+                if value.is_u64() { &[json!(0), json!(1), json!(2147483647)] } else { &[json!(1e-310), json!(1e300)] };
+            for extreme in extremes {
+                let opened = checkpoint_oracle::checkpoint::open(&set(fixture, key, extreme.clone()).path());
+                let (mut config, source) = (opened.config.unwrap(), opened.source.unwrap());
+                let books =
+                    |config: &_| close_books(config, source.as_ref(), &opened.unavailable, Pack::embedded(), &[]);
+                assert!(books(&config).plan.is_none_or(|plan| plan.parameters() > 0), "{fixture}, {key}");
+                config.root.insert("hidden_size".into(), json!(2147483640));
+                assert!(!books(&config).problems.is_empty(), "{fixture}, {key}");
+            }
+        }
+    }
+}
+
+/// transformers cuts `head_dim * (rotary_dim / head_dim)`: 44 * (30 / 44) is just below 30.
+#[test]
+fn a_part_of_a_head_that_floats_miss() {
+    let rotary = |dim: usize| {
+        set("minimax_m2-plain", "head_dim", json!(44)).set("rotary_dim", json!(dim)).check("").output().unwrap().stdout
+    };
+    let said = |dim| String::from_utf8(rotary(dim)).unwrap();
+    assert_says(&said(30), &["key `rotary_dim`: transformers, which cuts 44 * (30 / 44), rotates 29 columns"]);
+    let report = said(28);
+    assert!(report.contains("28 dimensions in halves") && !report.contains("rotary_dim"), "{report}");
 }
 
 // Windows.
@@ -872,7 +994,7 @@ inert = ["pretraining_tp"]
 #[test]
 fn a_pack_of_the_users_answers_for_a_new_model_type() {
     let copy = set("llama-plain", "model_type", json!("my_llama"));
-    copy.assert_refused(&["no pack answers for `my_llama`; the nearest are llama"]);
+    copy.assert_refused(&["no pack answers for `my_llama`; the nearest is llama"]);
     let pack = copy.beside("mine.toml", MINE).display().to_string();
     let (code, stdout, _) = outcome(copy.check(&format!("--pack {pack}")));
     assert_eq!(code, 0, "{stdout}");
@@ -885,6 +1007,20 @@ fn a_pack_of_the_users_answers_for_a_new_model_type() {
     let (code, stdout, _) = outcome(Copy::of("llama-plain").check(&format!("--pack {pack}")));
     assert_eq!(code, 0);
     assert_says(&stdout, &["note: ", "mine.toml: is not used: pack llama answers, because of model_type `llama`"]);
+}
+
+#[test]
+fn a_key_that_is_inert_in_the_other_pack_is_said_to_be() {
+    let copy = set("llama-plain", "model_type", json!("my_llama"));
+    let pack = copy.beside("mine.toml", &MINE.replace("inert = [\"pretraining_tp\"]\n", "")).display().to_string();
+    let (code, stdout, _) = outcome(copy.check(&format!("--pack {pack}")));
+    assert_eq!(code, 2, "{stdout}");
+    let wanted = "lets it pass. Pack llama lists it as inert, which mine doesn't take over through like\n";
+    assert_says(&stdout, &["key `pretraining_tp`: unknown key", wanted]);
+    let other = copy.set("pretraining_tq", json!(1));
+    let (_, stdout, _) = outcome(other.check(&format!("--pack {pack} --allow-unused pretraining_tp")));
+    assert_says(&stdout, &["key `pretraining_tq`: unknown key"]);
+    assert!(!stdout.contains("as inert"), "{stdout}");
 }
 
 #[test]
@@ -1043,9 +1179,26 @@ fn a_pack_that_is_none() {
         (fields("hidden_act = { value = \"tanh\" }"), "fields.hidden_act: value: expected one of silu"),
         (
             fields("rope = { rule = \"alibi\" }"),
-            "fields.rope: unknown rule \"alibi\"; rules for this field: rope_parameters",
+            "fields.rope: unknown rule \"alibi\"; rules for this field: \"rope_parameters\", \"rope_parameters, dynamic",
         ),
-        (fields("rope = \"rope\""), "fields.rope: only a rule can give this field"),
+        (fields("rope = \"rope\""), "fields.rope: only a rule can give this field: \"rope_parameters\", "),
+        (
+            fields("sliding_window = { key = \"w\", rule = \"sliding_window everywhere\" }"),
+            "fields.sliding_window: key: not beside the rule \"sliding_window everywhere\"",
+        ),
+        (
+            fields("moe_layers = { rule = \"every layer\", default = 2 }"),
+            "fields.moe_layers: default: not beside the rule \"every layer\"",
+        ),
+        (
+            fields("embed_scale = { key = \"s\", rule = \"sqrt(hidden_size)\" }"),
+            "fields.embed_scale: key: not beside the rule",
+        ),
+        (
+            fields("intermediate_size = { key = \"i\", default = 3, rule = \"4 * hidden_size\" }"),
+            "fields.intermediate_size: default: not beside the rule",
+        ),
+        (fields("qk_norm_eps = \"eps\""), "fields.qk_norm_eps: nothing reads this field"),
         (
             fields("rope = { rule = \"rope_parameters\", default = 1 }"),
             "fields.rope: default: expected a number greater than one",

@@ -258,6 +258,19 @@ fn every_way_to_cut_that_is_known_has_been_compared() {
     assert_eq!(known.split(", ").map(str::to_owned).collect::<BTreeSet<_>>(), captured);
 }
 
+#[test]
+fn a_long_text_is_cut_too() {
+    for pre in captured("bytes")["variants"].as_array().unwrap() {
+        let (_folder, path) = gguf(Some("bytes.gguf"), &of_variant(pre));
+        let tokenizer = Tokenizer::of(&path).unwrap();
+        for piece in ["a", " ", "1", "\n", "\u{e9}", "\u{4e16}", ".", " \u{645}", "'", "a ", "\u{301}"] {
+            let text = format!("x{}x", piece.repeat(5000));
+            let found = tokenizer.tokenize(&text).map_err(|error| error.to_string()[..200].to_owned());
+            assert!(found.is_ok(), "{pre}, {piece:?}: {found:?}");
+        }
+    }
+}
+
 /// Real files, where they lie: those of docs/real-models.md.
 #[test]
 fn trained_vocabularies_give_llama_cpps_tokens() {
@@ -350,8 +363,8 @@ fn metadata_that_contradicts_itself_is_refused_by_key() {
     const MODEL: &str = "tokenizer.ggml.model";
     refused("llama", MODEL, None, &["has no tokenizer", "give token ids"]);
     refused("llama", MODEL, Some(number(1)), &["expected a text, found 1"]);
-    refused("llama", MODEL, Some(text("t5")), &["`t5`, SentencePiece's Unigram, which is not read here"]);
-    refused("llama", MODEL, Some(text("wordy")), &["found `wordy` which is not read here"]);
+    refused("llama", MODEL, Some(text("t5")), &["found `t5` (SentencePiece's Unigram); give token ids"]);
+    refused("llama", MODEL, Some(text("wordy")), &["expected gpt2, llama or gemma4, found `wordy`"]);
     const TOKENS: &str = "tokenizer.ggml.tokens";
     refused("llama", TOKENS, None, &["key `tokenizer.ggml.tokens`: missing"]);
     refused("llama", TOKENS, Some(text("a")), &["expected an array, found `a`"]);

@@ -92,6 +92,15 @@ pub struct Piece {
     pub range: Range<u64>,
 }
 
+impl Piece {
+    /// One of `count` equal parts.
+    pub fn entry(&self, i: usize, count: usize) -> Self {
+        let each = (self.range.end - self.range.start) / count as u64;
+        let first = self.range.start + i as u64 * each;
+        Self { stored: self.stored.clone(), range: first..first + each }
+    }
+}
+
 /// The tensors of another source, differently.
 pub struct Presented {
     inner: Arc<dyn Source>,
@@ -309,16 +318,20 @@ impl Presented {
         let Some((&(count, step), _)) = grid.axes.split_last() else { return Ok(()) };
         let last = grid.axes.len() - 1;
         let span = grid.span(&cells);
+        let sparse = (cells.end - cells.start) * 4 < span.end - span.start;
+        let mut buffers = vec![Vec::new(); grid.stored.len()];
         let mut decoded = Vec::new();
-        for (name, decoder) in &grid.stored {
+        for ((name, decoder), buffer) in grid.stored.iter().zip(&mut buffers) {
             let (elements, width) = (decoder.block_elements() as u64, decoder.block_bytes() as u64);
             let blocks = span.start / elements..span.end.div_ceil(elements);
-            let mut read = Vec::new();
-            let bytes =
-                self.inner.read_into(self.stored(name)?, blocks.start * width..blocks.end * width, &mut read)?;
-            let mut values = vec![0.0; usize::try_from((blocks.end - blocks.start) * elements)?];
-            decoder.decode(bytes, &mut values);
-            decoded.push((blocks.start * elements, values));
+            let bytes = self.inner.read_into(self.stored(name)?, blocks.start * width..blocks.end * width, buffer)?;
+            let count = usize::try_from(blocks.end - blocks.start)?;
+            let mut values = vec![0.0; count * decoder.block_elements()];
+            if !sparse {
+                decoder.decode(bytes, &mut values);
+            }
+            let waiting = vec![true; if sparse { count } else { 0 }];
+            decoded.push(Decoded { first: blocks.start * elements, decoder: *decoder, bytes, values, waiting });
         }
         let mut at = cells.start;
         while at < cells.end {
@@ -332,8 +345,7 @@ impl Presented {
                     Some(turn) => places[turn],
                     None => 0,
                 };
-                let (first, values) = &decoded[tensor as usize];
-                value(values[(start + i * step - first) as usize]);
+                value(decoded[tensor as usize].at(start + i * step));
             }
             at += run;
         }
@@ -389,4 +401,119 @@ fn cut(buffer: &mut Vec<u8>, first: u64, count: u64) -> &[u8] {
     buffer.drain(..first as usize);
     buffer.truncate(count as usize);
     buffer
+}
+
+/// Blocks of a stored tensor and their values.
+struct Decoded<'a> {
+    /// The first element.
+    first: u64,
+    decoder: Decoder,
+    bytes: &'a [u8],
+    values: Vec<f32>,
+    /// Which blocks have no values yet; empty where all have.
+    waiting: Vec<bool>,
+}
+
+impl Decoded<'_> {
+    fn at(&mut self, element: u64) -> f32 {
+        let i = (element - self.first) as usize;
+        if !self.waiting.is_empty() {
+            let (elements, width) = (self.decoder.block_elements(), self.decoder.block_bytes());
+            let block = i / elements;
+            if std::mem::take(&mut self.waiting[block]) {
+                let values = &mut self.values[block * elements..][..elements];
+                self.decoder.decode(&self.bytes[block * width..][..width], values);
+            }
+        }
+        self.values[i]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Dtype, MemorySource};
+
+    /// The tensors `a` and `b`, which count from 0 and from 100 in rows of three, and `t`, made of them.
+    fn presented(grids: Vec<Grid>, change: Change) -> Presented {
+        let bytes = |first: u8| (0..6).flat_map(|n| f32::from(first + n).to_le_bytes()).collect::<Vec<u8>>();
+        let stored = |first| (Dtype::F32, vec![2, 3], bytes(first));
+        let tensors = [("a".to_owned(), stored(0)), ("b".to_owned(), stored(100))];
+        let inner = MemorySource::new(tensors.into()).expect("sound");
+        let len = 4 * grids.iter().map(Grid::cells).sum::<u64>();
+        let info = TensorInfo { name: "t".into(), len, ..inner.tensors()["a"].clone() };
+        Presented::new(Arc::new(inner), [(info, View::Values { grids, change })])
+    }
+
+    fn grid(stored: &[&str], turn: Option<usize>, first: u64, axes: &[(u64, u64)]) -> Grid {
+        let decoder = Dtype::F32.decoder().expect("there is one");
+        let stored = stored.iter().map(|name| ((*name).to_owned(), decoder)).collect();
+        Grid { stored, turn, first, axes: axes.to_vec() }
+    }
+
+    #[track_caller]
+    fn gives(source: &Presented, expected: &[f32]) {
+        let bytes: Vec<u8> = expected.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let info = &source.tensors()["t"];
+        for from in 0..=bytes.len() {
+            for to in from..=bytes.len() {
+                let read = source.read(info, from as u64..to as u64).expect("it can be read");
+                assert_eq!(read, bytes[from..to], "{from}..{to}");
+            }
+        }
+        assert!(source.read(info, 0..info.len + 1).is_err());
+    }
+
+    #[test]
+    fn rows_become_columns() {
+        gives(&presented(vec![grid(&["a"], None, 0, &[(3, 1), (2, 3)])], Change::Nothing), &[0., 3., 1., 4., 2., 5.]);
+    }
+
+    #[test]
+    fn a_few_values_of_many_blocks_are_those_of_all() {
+        // Q8_0: 64 rows of two blocks, each block its number plus the place in it, seen as columns.
+        let block = |n: u8| [&[0, 0x3c][..], &(0..32).map(|i| n / 2 + i).collect::<Vec<u8>>()].concat();
+        let bytes: Vec<u8> = (0..128).flat_map(block).collect();
+        let dtype = Dtype::of_ggml(8).expect("Q8_0");
+        let decoder = dtype.decoder().expect("there is one");
+        let inner = MemorySource::new([("a".to_owned(), (dtype, vec![64, 64], bytes))].into()).expect("sound");
+        let info = TensorInfo { name: "t".into(), dtype: Dtype::F32, len: 4 * 64 * 64, ..inner.tensors()["a"].clone() };
+        let axes = vec![(64, 1), (64, 64)];
+        let grids = vec![Grid { stored: vec![("a".into(), decoder)], turn: None, first: 0, axes }];
+        let source = Presented::new(Arc::new(inner), [(info, View::Values { grids, change: Change::Nothing })]);
+        let info = &source.tensors()["t"];
+        let whole = source.read(info, 0..info.len).expect("it can be read");
+        let value = |i: usize| f32::from_le_bytes(whole[4 * i..][..4].try_into().expect("four"));
+        // Column 33 is the second value of each row's second block.
+        assert_eq!((0..4).map(|row| value(33 * 64 + row)).collect::<Vec<f32>>(), [1.0, 2.0, 3.0, 4.0]);
+        for column in [0, 31, 33, 63] {
+            let range = column * 256 + 3..column * 256 + 250;
+            let read = source.read(info, range.clone()).expect("it can be read");
+            assert_eq!(read, whole[range.start as usize..range.end as usize], "{column}");
+        }
+    }
+
+    #[test]
+    fn tensors_take_turns_along_any_axis() {
+        let last = grid(&["a", "b"], Some(1), 0, &[(2, 3), (2, 0)]);
+        gives(&presented(vec![last], Change::Nothing), &[0., 100., 3., 103.]);
+        let middle = grid(&["b", "a"], Some(1), 1, &[(2, 1), (2, 0), (2, 3)]);
+        gives(&presented(vec![middle], Change::Nothing), &[101., 104., 1., 4., 102., 105., 2., 5.]);
+    }
+
+    #[test]
+    fn one_grid_follows_another_and_values_change() {
+        let grids = || vec![grid(&["b"], None, 2, &[(2, 2)]), grid(&["a"], None, 1, &[(2, 0)])];
+        gives(&presented(grids(), Change::MinusOne), &[101., 103., 0., 0.]);
+    }
+
+    #[test]
+    fn a_decay_is_the_exponential_of_what_it_becomes() {
+        for a_log in [-1.5f32, 0.0, 0.7, 2.0, 3.25] {
+            let decay = -libm::exp(f64::from(a_log)) as f32;
+            let back = Change::LogOfNegative.of(decay);
+            assert_eq!(-libm::exp(f64::from(back)) as f32, decay, "{a_log}");
+        }
+        assert_eq!(Change::LogOfNegative.of(-1.0), 0.0);
+    }
 }

@@ -1,7 +1,7 @@
 //! `oracle packs`: the model families.
 
 use super::Exit;
-use crate::model::{Pack, schema};
+use crate::model::{Pack, rules};
 use crate::oracle::output::to_standard_output;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -82,7 +82,7 @@ pub fn run(args: &PacksArgs) -> Result<Exit> {
 
 fn family(pack: &Pack) -> Family<'_> {
     let keys = pack.fields.values().flat_map(|field| {
-        let of_rule = schema::keys_of_rule(field.rule.as_deref());
+        let of_rule = rules::keys(field.rule.as_deref());
         field.keys.iter().map(String::as_str).chain(of_rule.iter().copied())
     });
     Family {

@@ -169,6 +169,7 @@ impl Equivalence {
             (None, verdict) => {
                 let rest = match self.runs.len() - checked {
                     0 => String::new(),
+                    1 => "; 1 run could not be checked".to_owned(),
                     n => format!("; {n} runs could not be checked"),
                 };
                 format!("{verdict}: {checked} runs give what one pass over the prompt gives{rest}")

@@ -1,13 +1,14 @@
 //! The closed books: pack, config and tensors become a plan, or a list of everything that is wrong.
 
 use super::assemble::Hyper;
-use super::contract::{Contract, tensor_name};
+use super::contract::{Contract, FOREIGN, tensor_name};
 use super::fields::{Fields, OUTER};
-use super::keys::{Keys, Reported, key_name, shown};
+use super::keys::{Keys, Reported, UNKNOWN_KEY, key_name, shown};
 use super::pack::{Inert, Pack, Tensors, Text};
 use super::plan::Plan;
 use crate::checkpoint::{Config, Source, TensorInfo, same::first_difference};
-use crate::problem::{Problem, quote, quote_list};
+use crate::problem::{Problem, nearest, quote, quote_list};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the books say.
@@ -68,6 +69,7 @@ pub fn close_books(
     };
     let placeholders = placeholders(pack, &mut keys);
     books.problems = keys.close();
+    name_inert_of_base(&mut books.problems, pack);
     let mut head_name = None;
     let built = reading.is_ok();
     let mut because = why;
@@ -84,7 +86,8 @@ pub fn close_books(
     }
     books.pack = Some((pack.clone(), because));
     // Where a part could not be read, a name may be of something that is not known.
-    let all_known = built && unavailable.is_empty();
+    let foreign = books.problems.iter().any(|problem| problem.code == FOREIGN);
+    let all_known = built && unavailable.is_empty() && !foreign;
     allow_unused(&mut books, allow, all_known);
     name_origins(&mut books.problems, config);
     if let Some(plan) = &books.plan
@@ -99,6 +102,17 @@ pub fn close_books(
         }
     }
     books
+}
+
+/// Says of an unknown key that the pack which this one is like lists it as inert: that is not handed down.
+fn name_inert_of_base(problems: &mut [Problem], pack: &Pack) {
+    let Some(base) = pack.like.as_ref().and_then(|like| Pack::named(like).ok()) else { return };
+    for problem in problems.iter_mut().filter(|problem| problem.code == UNKNOWN_KEY) {
+        if base.inert.iter().any(|key| problem.place.ends_with(&format!(", {}", key_name(key)))) {
+            problem.message +=
+                &format!(". Pack {} lists it as inert, which {} doesn't take over through like", base.name, pack.name);
+        }
+    }
 }
 
 /// Adds the file's own name to a config key that has one.
@@ -238,10 +252,8 @@ fn choose<'p>(keys: &mut Keys<'_>, packs: &'p [Pack]) -> Result<(&'p Pack, Strin
 }
 
 fn unknown_family(found: &str, packs: &[Pack]) -> String {
-    let mut known: Vec<&str> = packs.iter().flat_map(|p| &p.model_types).map(String::as_str).collect();
-    known.sort_by(|a, b| strsim::jaro_winkler(found, b).total_cmp(&strsim::jaro_winkler(found, a)));
-    known.truncate(3);
-    format!("no pack answers for {}; the nearest are {} (oracle packs lists all)", quote(found), known.join(", "))
+    let known = packs.iter().flat_map(|p| &p.model_types).map(String::as_str);
+    format!("no pack answers for {}{} (oracle packs lists all)", quote(found), nearest(found, known))
 }
 
 /// Marks the keys without numeric effect as read, where their value is one that has none.
@@ -254,9 +266,14 @@ fn declare_inert(keys: &mut Keys<'_>, pack: &Pack) {
         if pack.fields.values().any(|field| field.keys.contains(key)) && !pack.only.contains_key(key) {
             continue;
         }
+        let harmless = |value: &Value| {
+            // One for each layer is as harmless as one for all.
+            let each = value.as_array().filter(|list| !list.is_empty());
+            values.contains(value) || each.is_some_and(|list| list.iter().all(|value| values.contains(value)))
+        };
         if let Some(value) = keys.raw(key)
             && !value.is_null()
-            && !values.contains(value)
+            && !harmless(value)
         {
             keys.report(
                 "config-value",
@@ -275,7 +292,7 @@ fn allow_unused(books: &mut Books, allow: &[String], all_known: bool) {
             continue;
         }
         let places = [tensor_name(name), key_name(name)].map(|place| format!(", {place}"));
-        let unused = |p: &Problem| matches!(p.code, "config-unknown-key" | "tensor-surplus");
+        let unused = |p: &Problem| matches!(p.code, UNKNOWN_KEY | "tensor-surplus");
         let before = books.problems.len();
         books.problems.retain(|p| !(unused(p) && places.iter().any(|place| p.place.ends_with(place.as_str()))));
         if books.problems.len() < before {

@@ -51,6 +51,9 @@ pub struct Layout {
     pub transposed: bool,
 }
 
+/// The code of the problem that a checkpoint's names are not those of the pack.
+pub const FOREIGN: &str = "tensor-names";
+
 impl<'a> Contract<'a> {
     pub fn new(folder: &'a str, names: &'a Tensors, source: &'a dyn Source, unavailable: &'a BTreeSet<String>) -> Self {
         let exists = |name: &str| source.tensors().contains_key(name) || unavailable.contains(name);
@@ -281,9 +284,36 @@ impl<'a> Contract<'a> {
         }
     }
 
+    /// What is wrong where the checkpoint has no tensor under any prefix of the pack.
+    fn foreign_names(&self) -> Option<Problem> {
+        let templates = self.names.model.iter().chain(&self.names.layer).flat_map(|(_, names)| &names.0);
+        let fixed: BTreeSet<&str> = templates.map(String::as_str).filter(|name| !name.contains("{prefix}")).collect();
+        let prefixed = |name: &&String| !fixed.contains(name.as_str());
+        let found = self.used.iter().filter(prefixed).any(|name| self.has(name) || self.unavailable.contains(name));
+        let wanted = self.model_name("embed").filter(|name| prefixed(&name))?;
+        let there = self.source.tensors().keys().find(prefixed)?;
+        if found || self.names.prefixes.is_empty() {
+            return None;
+        }
+        let prefixes: Vec<String> = self.names.prefixes.iter().map(prefix_name).collect();
+        let message = format!(
+            "no tensor has a name that the pack knows, under any of its prefixes ({}): expected such as {}, found such as {}",
+            prefixes.join(", "),
+            quote(&wanted),
+            quote(there)
+        );
+        Some(Problem::new(FOREIGN, self.folder, message))
+    }
+
     /// Accounts for the tensors that nothing took: each is ignorable, or reported as surplus. Returns the problems and
     /// the ignored names by what they are.
     pub fn close(mut self) -> (Vec<Problem>, BTreeMap<String, Vec<String>>) {
+        if let Some(problem) = self.foreign_names() {
+            // Each missing and each surplus tensor would only repeat it.
+            self.problems.retain(|problem| problem.code != "tensor-missing");
+            self.problems.push(problem);
+            return (self.problems, BTreeMap::new());
+        }
         let mut ignored: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut surplus = Vec::new();
         let templates: Vec<(&String, String)> = self
@@ -319,6 +349,11 @@ impl<'a> Contract<'a> {
     }
 }
 
+/// How messages name a prefix.
+fn prefix_name(prefix: &String) -> String {
+    if prefix.is_empty() { "none".to_owned() } else { quote(prefix) }
+}
+
 /// How messages name a tensor.
 pub fn tensor_name(name: &str) -> String {
     format!("tensor {}", quote(name))
@@ -337,20 +372,17 @@ pub fn shown(shape: &[usize]) -> String {
 /// Whether `name` is `template`, with any number for `{layer}`, one of `beyond` for `{beyond}`, and anything for a final
 /// `*`.
 fn matches_template(template: &str, name: &str, beyond: &Range<usize>) -> bool {
-    if let Some(template) = template.strip_suffix('*') {
-        return (0..=name.len())
-            .filter(|&end| name.is_char_boundary(end))
-            .any(|end| matches_template(template, &name[..end], beyond));
-    }
+    let (template, open) = template.strip_suffix('*').map_or((template, false), |template| (template, true));
+    let ends = |rest: &str, template: &str| if open { rest.starts_with(template) } else { rest == template };
     let number = |mark: &str, range: &Range<usize>| {
         let (before, after) = template.split_once(mark)?;
-        let index = name.strip_prefix(before)?.strip_suffix(after)?;
-        let digits = !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit());
-        Some(digits && index.parse().is_ok_and(|n: usize| range.contains(&n)))
+        let rest = name.strip_prefix(before)?;
+        let (index, rest) = rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count());
+        Some(index.parse().is_ok_and(|n: usize| range.contains(&n)) && ends(rest, after))
     };
     number("{layer}", &(0..usize::MAX))
         .or_else(|| number("{beyond}", beyond))
-        .unwrap_or_else(|| !template.contains(['{', '}']) && template == name)
+        .unwrap_or_else(|| !template.contains(['{', '}']) && ends(name, template))
 }
 
 #[cfg(test)]
@@ -378,5 +410,8 @@ mod tests {
         }
         assert!(matches_template("visual.*", "visual.blocks.0.w", &(3..3)));
         assert!(!matches_template("visual.*", "visuals.blocks.0.w", &(3..3)));
+        // A number is taken as a whole.
+        assert!(matches_template("layers.{beyond}*", "layers.3.x", &(3..5)));
+        assert!(!matches_template("layers.{beyond}*", "layers.31.x", &(3..5)));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::keys::{Keys, Reported, shown};
 use super::pack::{Field, Pack};
+use super::rules;
 use super::schema;
 use crate::ops::Activation;
 use crate::problem::quote;
@@ -130,6 +131,13 @@ impl<'p> Fields<'p, '_, '_> {
         self.need(name, &expected, &|value| per_layer(value, layers, super::keys::count))
     }
 
+    /// As [`Fields::counts`], with zeros: all are where the key is absent.
+    pub fn counts_or_zero(&mut self, name: &str, layers: usize) -> Result<Vec<usize>, Reported> {
+        let expected = format!("{}, or a list of {layers} of them (one per layer)", schema::COUNT_OR_ZERO);
+        let found = self.get(name, &expected, &|value| per_layer(value, layers, schema::count_or_zero))?;
+        Ok(found.unwrap_or_else(|| vec![0; layers]))
+    }
+
     /// One number per layer, as [`Fields::counts`]; nothing where the key is absent.
     pub fn numbers(&mut self, name: &str, layers: usize) -> Result<Option<Vec<f64>>, Reported> {
         let expected = format!("{}, or a list of {layers} of them (one per layer)", schema::NUMBER);
@@ -201,7 +209,7 @@ impl<'p> Fields<'p, '_, '_> {
     pub fn read_all(&mut self) {
         let pack = self.pack;
         for field in pack.fields.values() {
-            for key in schema::keys_of_rule(field.rule.as_deref()) {
+            for key in rules::keys(field.rule.as_deref()) {
                 self.keys.raw(key);
             }
             for key in &field.keys {
@@ -215,7 +223,7 @@ impl<'p> Fields<'p, '_, '_> {
 }
 
 /// One value for all layers, or a list with one for each.
-pub fn per_layer<T: Clone>(value: &Value, layers: usize, parse: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+fn per_layer<T: Clone>(value: &Value, layers: usize, parse: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     match value.as_array() {
         Some(list) if list.len() == layers => list.iter().map(parse).collect(),
         Some(_) => None,

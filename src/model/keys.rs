@@ -4,6 +4,9 @@ use crate::problem::{Problem, quote, visible};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The code of a key that nothing reads.
+pub const UNKNOWN_KEY: &str = "config-unknown-key";
+
 /// Says that what is wrong has been added to the problems already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported;
@@ -117,12 +120,12 @@ impl<'a> Keys<'a> {
 
     /// A number greater than zero.
     pub fn positive(&mut self, key: &str) -> Found<f64> {
-        self.read(key, "a number greater than zero", positive)
+        self.read(key, POSITIVE, positive)
     }
 
-    /// A number that is not negative.
+    /// A number that is not negative, and small enough to compute with.
     pub fn non_negative(&mut self, key: &str) -> Found<f64> {
-        self.read(key, "a number that is not negative", |v| v.as_f64().filter(|n| n.is_finite() && *n >= 0.0))
+        self.read(key, "a number from 0 to 1e30", |v| v.as_f64().filter(|n| (0.0..=LARGEST).contains(n)))
     }
 
     pub fn flag(&mut self, key: &str) -> Found<bool> {
@@ -167,7 +170,7 @@ impl<'a> Keys<'a> {
                  matter, --allow-unused with this name lets it pass",
                 shown(value),
             );
-            self.report("config-unknown-key", key, message);
+            self.report(UNKNOWN_KEY, key, message);
         }
         self.problems
     }
@@ -177,8 +180,14 @@ pub fn count(value: &Value) -> Option<usize> {
     value.as_u64().filter(|n| (1..=i32::MAX as u64).contains(n)).map(|n| n as usize)
 }
 
+/// A float32 holds it, its square root and its inverse.
+pub const LARGEST: f64 = 1e30;
+
+/// What [`positive`] takes, for messages.
+pub const POSITIVE: &str = "a number greater than zero (1e-30 to 1e30)";
+
 pub fn positive(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|n| n.is_finite() && *n > 0.0)
+    value.as_f64().filter(|n| (1.0 / LARGEST..=LARGEST).contains(n))
 }
 
 /// How messages name a key.

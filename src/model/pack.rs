@@ -4,7 +4,7 @@ use super::gguf;
 use super::schema;
 use crate::Problem;
 use crate::checkpoint::files::read_small;
-use crate::problem::quote;
+use crate::problem::{self, quote};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct Pack {
     /// Config keys that change nothing, beside those of packs/inert.toml.
     #[serde(default)]
     pub inert: Vec<String>,
-    /// Config keys that change nothing with one of these values, and something with any other.
+    /// Config keys that change nothing with one of these values, or a list of such, and something with any other.
     #[serde(default)]
     pub only: BTreeMap<String, Vec<serde_json::Value>>,
     /// Keys of token ids that stand for an image, a sound or a film: a text run refuses them.
@@ -218,12 +218,10 @@ impl Inert {
     }
 }
 
-/// "the nearest are a, b, c (oracle packs lists all)"
+/// "; the nearest are a, b, c (oracle packs lists all)"
 fn nearest(name: &str, packs: &[Pack]) -> String {
-    let mut known: Vec<&str> = packs.iter().map(|pack| pack.name.as_str()).collect();
-    known.sort_by(|a, b| strsim::jaro_winkler(name, b).total_cmp(&strsim::jaro_winkler(name, a)));
-    known.truncate(3);
-    format!("the nearest are {} (oracle packs lists all)", known.join(", "))
+    let known = packs.iter().map(|pack| pack.name.as_str());
+    format!("{} (oracle packs lists all)", problem::nearest(name, known))
 }
 
 impl Pack {
@@ -265,7 +263,7 @@ impl Pack {
     /// There is none; a sentence with the nearest names.
     pub fn named(name: &str) -> Result<&'static Pack, String> {
         let found = Self::embedded().iter().find(|pack| pack.name == name);
-        found.ok_or_else(|| format!("no pack {}; {}", quote(name), nearest(name, Self::embedded())))
+        found.ok_or_else(|| format!("no pack {}{}", quote(name), nearest(name, Self::embedded())))
     }
 
     /// Reads a pack of the user's.
@@ -298,7 +296,7 @@ impl Pack {
             let base = others
                 .iter()
                 .find(|p| p.name == *like)
-                .ok_or_else(|| format!("like = \"{like}\": there is no such pack; {}", nearest(like, others)))?;
+                .ok_or_else(|| format!("like = \"{like}\": there is no such pack{}", nearest(like, others)))?;
             let base = base.clone();
             pack.inherit(&base);
         }

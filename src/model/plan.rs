@@ -87,8 +87,11 @@ impl Weight {
 
     /// A matrix's `[rows, cols]`; a vector is one row.
     pub fn rows_and_cols(&self) -> (usize, usize) {
-        let cols = self.shape.last().copied().unwrap_or(1);
-        (self.shape.iter().product::<usize>() / cols, cols)
+        match self.shape.as_slice() {
+            // A damaged config may promise more than any file holds.
+            [rows @ .., cols] => (rows.iter().fold(1, |product: usize, &n| product.saturating_mul(n)), *cols),
+            [] => (1, 1),
+        }
     }
 
     /// Whether four outputs lie in each stored row.

@@ -10,8 +10,7 @@ pub const KEYS: [&str; 5] = ["rope_theta", "rope_scaling", "rope_parameters", OR
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 
-const KINDS: [&str; 8] =
-    ["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "ntk_alpha (dynamic with alpha)"];
+const KINDS: [&str; 7] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"];
 
 /// Inside a RoPE object, what changes nothing for text: the sections of Qwen-VL's three-part positions, which are all the
 /// same for text, and a copy of the outer key.
@@ -34,6 +33,10 @@ pub struct Expected<'a> {
     /// Only `default` and `longrope` are known, `su` and `yarn` mean the latter, and the trained length stands beside the
     /// object (Phi-3).
     pub longrope: bool,
+    /// `dynamic` may have an `alpha` (Hunyuan).
+    pub alpha: bool,
+    /// There may be a `llama_4_scaling_beta` (Ministral 3, Mistral 4).
+    pub beta: bool,
     /// Latent attention rotates this part of a head, as `qk_rope_head_dim` says.
     pub latent: Option<usize>,
 }
@@ -207,7 +210,7 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Res
         Err(keys.report("rope-type", "rope_type", message))
     });
     let partial = partial(keys, outer.expected, kind == Ok("proportional"));
-    let beta = keys.non_negative("llama_4_scaling_beta");
+    let beta = if outer.expected.beta { keys.non_negative("llama_4_scaling_beta") } else { Ok(None) };
     let scaling = match (kind, partial) {
         (Ok(kind), Ok((dim, proportion))) => read_scaling(keys, top, outer, kind, dim, proportion),
         _ => {
@@ -234,7 +237,7 @@ fn read_inner(keys: &mut Keys<'_>, top: &mut Keys<'_>, outer: &Outer<'_>) -> Res
 /// Columns of a head that have a frequency, and the factor that gives them. Where that is `proportional` all have one, which
 /// is zero for some.
 fn partial(keys: &mut Keys<'_>, expected: &Expected<'_>, proportional: bool) -> Result<(usize, f64), Reported> {
-    let inner = keys.read("partial_rotary_factor", "a number above 0 and up to 1", share)?;
+    let inner = keys.read("partial_rotary_factor", SHARE, share)?;
     let given = same(keys, "partial_rotary_factor", inner, expected.partial_rotary_factor)?;
     if let Some(dim) = expected.latent {
         return match given {
@@ -251,13 +254,21 @@ fn partial(keys: &mut Keys<'_>, expected: &Expected<'_>, proportional: bool) -> 
         };
     }
     let factor = given.unwrap_or(expected.default_partial_rotary_factor);
-    let dim = if proportional { expected.head_dim } else { (expected.head_dim as f64 * factor) as usize };
+    let dim = if proportional { expected.head_dim } else { rotated(expected.head_dim, factor) };
     if dim >= 2 && dim.is_multiple_of(2) {
         return Ok((dim, factor));
     }
     let message = format!("RoPE rotates pairs: expected an even part of {} columns, found {dim}", expected.head_dim);
     Err(keys.report("config-value", "partial_rotary_factor", message))
 }
+
+/// Columns of a head that are rotated: cut to a whole number, as transformers does.
+pub fn rotated(head_dim: usize, factor: f64) -> usize {
+    (head_dim as f64 * factor) as usize
+}
+
+/// What a share may be, for messages.
+pub const SHARE: &str = "a number above 0 and up to 1";
 
 /// A share of a whole.
 pub fn share(value: &Value) -> Option<f64> {
@@ -284,10 +295,8 @@ fn read_scaling(
         },
         "linear" => RopeScaling::Linear { factor: required(keys.positive("factor"), keys, "factor")? },
         // Hunyuan's: `alpha` stretches the base for every length, and nothing else counts.
-        "dynamic" if keys.positive("alpha").is_ok_and(|alpha| alpha.is_some()) => {
-            for key in ["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", ORIGINAL] {
-                keys.raw(key);
-            }
+        "dynamic" if outer.expected.alpha && keys.raw("alpha").is_some_and(|alpha| !alpha.is_null()) => {
+            keys.read_all_of(&["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", ORIGINAL]);
             RopeScaling::NtkAlpha { alpha: required(keys.positive("alpha"), keys, "alpha")? }
         }
         "dynamic" => {

@@ -2,6 +2,7 @@
 
 use super::fields::{Fields, layer_expected};
 use super::keys::{Keys, Reported};
+use super::rope;
 use super::schema;
 use serde_json::Value;
 
@@ -67,8 +68,6 @@ const KDA_LAYERS: &str = "kda_layers";
 /// `layer_types`: chunked attention where `no_rope_layers` says that there is RoPE, full attention elsewhere.
 const CHUNKED_WITH_ROPE: &str = "chunked where no_rope_layers is 1";
 
-pub const LAYER_TYPES: [&str; 5] = [TYPES, LAST_FULL, FULL_ATTN_IDXS, KDA_LAYERS, CHUNKED_WITH_ROPE];
-
 /// `sliding_window`: one window for all layers (`null`: none).
 pub const EVERYWHERE: &str = "sliding_window everywhere";
 /// `sliding_window`: a window where `use_sliding_window` is true, on the layers that `layer_types` calls
@@ -85,8 +84,6 @@ const EVERY_OTHER: &str = "sliding_window of every other layer";
 /// `sliding_window`: on all layers where `use_sliding_window` is true.
 const SWITCHED: &str = "sliding_window by use_sliding_window";
 
-pub const WINDOWS: [&str; 6] = [EVERYWHERE, BY_LAYER, OF_SLIDING, WITHOUT_ROPE, EVERY_OTHER, SWITCHED];
-
 /// `moe_layers`: all, or none where there are no experts.
 const ALL: &str = "every layer";
 /// `moe_layers`: all but the first so many; a list `mlp_layer_types` of `dense` and `sparse` says the same.
@@ -101,8 +98,6 @@ pub const INTERLEAVED: &str = "interleave_moe_layer_step";
 /// `moe_layers`: all where the key of that name is true, else none.
 pub const ENABLED: &str = "enable_moe_block";
 
-pub const MOE_LAYERS: [&str; 6] = [ALL, FIRST_DENSE, NUM_DENSE, SPARSE_STEP, INTERLEAVED, ENABLED];
-
 /// `rope_layers`: where the list of that name has a 1; without it all but every `no_rope_layer_interval`th.
 const NO_ROPE_LAYERS: &str = "no_rope_layers";
 /// `rope_layers`: sliding layers alone.
@@ -114,29 +109,101 @@ pub const POSITION_TYPE: &str = "position_embedding_type";
 /// `rope_layers`: none.
 const NONE: &str = "none";
 
-pub const ROPE_LAYERS: [&str; 5] = [NO_ROPE_LAYERS, SLIDING_ONLY, SLIDING_OR_ALL, POSITION_TYPE, NONE];
+/// A named rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// The field that it gives.
+    pub field: &'static str,
+    pub name: &'static str,
+    /// The keys that it reads beside the field's own.
+    pub keys: &'static [&'static str],
+    pub reads: Reads,
+}
 
-/// The keys that a rule reads.
-pub fn keys(rule: &str) -> &'static [&'static str] {
-    match rule {
-        TYPES | LAST_FULL => &["layer_types"],
-        FULL_ATTN_IDXS => &["layer_types", "full_attn_idxs"],
-        KDA_LAYERS => &["layer_types", "linear_attn_config.kda_layers", "linear_attn_config.full_attn_layers"],
-        CHUNKED_WITH_ROPE => &["layer_types", "no_rope_layers", "no_rope_layer_interval"],
-        EVERYWHERE | OF_SLIDING => &["sliding_window"],
-        SWITCHED => &["sliding_window", "use_sliding_window"],
-        BY_LAYER | WITHOUT_ROPE | EVERY_OTHER => {
-            &["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"]
-        }
-        FIRST_DENSE => &["first_k_dense_replace", "mlp_layer_types"],
-        NUM_DENSE => &["num_dense_layers"],
-        SPARSE_STEP => &["decoder_sparse_step", "mlp_only_layers"],
-        INTERLEAVED => &["interleave_moe_layer_step", "moe_layers"],
-        NO_ROPE_LAYERS => &["no_rope_layers", "no_rope_layer_interval"],
-        POSITION_TYPE => &["position_embedding_type"],
-        ENABLED => &["enable_moe_block"],
-        _ => &[],
+/// What a rule reads of its field's entry: anything else there is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    Nothing,
+    Key,
+    Default,
+    Both,
+}
+
+impl Reads {
+    pub fn key(self) -> bool {
+        matches!(self, Reads::Key | Reads::Both)
     }
+
+    pub fn default(self) -> bool {
+        matches!(self, Reads::Default | Reads::Both)
+    }
+}
+
+/// Every rule; docs/packs.md has the same list.
+#[rustfmt::skip]
+pub const RULES: &[Rule] = {
+    const fn rule(field: &'static str, name: &'static str, reads: Reads, keys: &'static [&'static str]) -> Rule {
+        Rule { field, name, keys, reads }
+    }
+    use Reads::{Both, Default, Key, Nothing};
+    &[
+        rule("layer_types", TYPES, Both, &["layer_types"]),
+        rule("layer_types", LAST_FULL, Both, &["layer_types"]),
+        rule("layer_types", FULL_ATTN_IDXS, Both, &["layer_types", "full_attn_idxs"]),
+        rule("layer_types", KDA_LAYERS, Key, &["layer_types", "linear_attn_config.kda_layers", "linear_attn_config.full_attn_layers"]),
+        rule("layer_types", CHUNKED_WITH_ROPE, Key, &["layer_types", "no_rope_layers", "no_rope_layer_interval"]),
+        rule("sliding_window", EVERYWHERE, Default, &["sliding_window"]),
+        rule("sliding_window", BY_LAYER, Default, SWITCHED_LAYERS),
+        rule("sliding_window", OF_SLIDING, Default, &["sliding_window"]),
+        rule("sliding_window", WITHOUT_ROPE, Default, SWITCHED_LAYERS),
+        rule("sliding_window", EVERY_OTHER, Default, SWITCHED_LAYERS),
+        rule("sliding_window", SWITCHED, Default, &["sliding_window", "use_sliding_window"]),
+        rule("moe_layers", ALL, Nothing, &[]),
+        rule("moe_layers", FIRST_DENSE, Default, &["first_k_dense_replace", "mlp_layer_types"]),
+        rule("moe_layers", NUM_DENSE, Default, &["num_dense_layers"]),
+        rule("moe_layers", SPARSE_STEP, Nothing, &["decoder_sparse_step", "mlp_only_layers"]),
+        rule("moe_layers", INTERLEAVED, Nothing, &["interleave_moe_layer_step", "moe_layers"]),
+        rule("moe_layers", ENABLED, Nothing, &["enable_moe_block"]),
+        rule("rope_layers", NO_ROPE_LAYERS, Nothing, &["no_rope_layers", "no_rope_layer_interval"]),
+        rule("rope_layers", SLIDING_ONLY, Nothing, &[]),
+        rule("rope_layers", SLIDING_OR_ALL, Nothing, &[]),
+        rule("rope_layers", POSITION_TYPE, Nothing, &["position_embedding_type"]),
+        rule("rope_layers", NONE, Nothing, &[]),
+        rule("rope", schema::ROPE, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_ALPHA, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_NEEDED, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_BETA, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_LONG, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_BY_TYPE, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_UNSCALED, Both, &rope::KEYS),
+        rule("rope", schema::ROPE_LOCAL, Both, &rope::KEYS),
+        rule("quantization", schema::BITNET, Key, &[]),
+        rule("head_dim", schema::HEAD_DIM, Both, &[]),
+        rule("full_head_dim", schema::PER_LAYER_CONFIG, Both, &["per_layer_config"]),
+        rule("num_key_value_heads", schema::MULTI_QUERY, Key, &["multi_query", "new_decoder_architecture"]),
+        rule("partial_rotary_factor", schema::ROTARY_DIM, Both, &["rotary_dim"]),
+        rule("parallel", schema::NEW_DECODER, Both, &["new_decoder_architecture"]),
+        rule("shared_branch_norm", schema::NUM_LN, Nothing, &["num_ln_in_parallel_attn", "new_decoder_architecture"]),
+        rule("tie_word_embeddings", schema::UNLESS_STORED, Key, &[]),
+        rule("embed_scale", schema::ROOT, Nothing, &[]),
+        rule("intermediate_size", schema::FOUR_TIMES, Key, &[]),
+        rule("intermediate_size", schema::AUTO_ADJUSTED, Key, &[schema::AUTO_ADJUSTED, "block_ffn_dim_multiplier", "block_multiple_of"]),
+        rule("activation_sparsity_pattern", schema::TEN_SPARSE, Key, &[]),
+        rule("state_head_dim", schema::EXPANDED, Key, &[]),
+    ]
+};
+
+/// What the windows of some layers hang on.
+const SWITCHED_LAYERS: &[&str] = &["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"];
+
+/// The rules that may give a field.
+pub fn of_field(field: &str) -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().filter(move |rule| rule.field == field)
+}
+
+/// The keys that a rule reads beside its field's own.
+pub fn keys(rule: Option<&str>) -> &'static [&'static str] {
+    RULES.iter().find(|known| Some(known.name) == rule).map_or(&[], |rule| rule.keys)
 }
 
 /// Reads the layers' types: full attention where the pack says nothing.
@@ -158,25 +225,25 @@ pub fn layer_types(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec
         }
         FULL_ATTN_IDXS => {
             let full = indices(keys, "full_attn_idxs", layers, 0)?;
-            let full = full.unwrap_or_else(|| (0..layers).collect());
-            (0..layers).map(|i| if full.contains(&i) { LayerType::Full } else { default[0] }).collect()
+            let full = full.unwrap_or_else(|| vec![true; layers]);
+            full.into_iter().map(|full| if full { LayerType::Full } else { default[0] }).collect()
         }
         KDA_LAYERS => {
-            let linear = indices(keys, "linear_attn_config.kda_layers", layers, 1)?.unwrap_or_default();
+            let linear = indices(keys, "linear_attn_config.kda_layers", layers, 1)?;
+            let linear = linear.unwrap_or_else(|| vec![false; layers]);
             let full = indices(keys, "linear_attn_config.full_attn_layers", layers, 1)?;
             if full.is_none() && given.is_none() {
                 let message = "missing; it says which layers are attention, as layer_types would";
                 return Err(keys.report("config-key-missing", "linear_attn_config.full_attn_layers", message));
             }
-            let of = |i| if linear.contains(&i) { LayerType::Linear } else { LayerType::Full };
             if let Some(full) = full
                 && given.is_none()
-                && (0..layers).any(|i| full.contains(&i) == linear.contains(&i))
+                && full.iter().zip(&linear).any(|(full, linear)| full == linear)
             {
                 let message = format!("expected each of {layers} layers in kda_layers or in full_attn_layers");
                 return Err(keys.report("config-value", "linear_attn_config.full_attn_layers", message));
             }
-            (0..layers).map(of).collect()
+            linear.into_iter().map(|linear| if linear { LayerType::Linear } else { LayerType::Full }).collect()
         }
         _ => {
             let rope = no_rope_layers(keys, layers)?;
@@ -235,12 +302,15 @@ fn types(keys: &mut Keys<'_>, key: &str, layers: usize) -> Result<Option<Vec<Lay
     Ok(Some(types))
 }
 
-/// A list of layers, counted from `base`.
-fn indices(keys: &mut Keys<'_>, key: &str, layers: usize, base: usize) -> Result<Option<Vec<usize>>, Reported> {
+/// A list of layers, counted from `base`: for each layer whether it is there.
+fn indices(keys: &mut Keys<'_>, key: &str, layers: usize, base: usize) -> Result<Option<Vec<bool>>, Reported> {
     let expected = format!("a list of layers from {base} to {}", layers + base - 1);
     keys.read(key, &expected, |value| {
-        let index = |v: &Value| (v.as_u64()? as usize).checked_sub(base).filter(|&i| i < layers);
-        value.as_array()?.iter().map(index).collect::<Option<Vec<usize>>>()
+        let mut listed = vec![false; layers];
+        for index in value.as_array()? {
+            *listed.get_mut((index.as_u64()? as usize).checked_sub(base)?)? = true;
+        }
+        Some(listed)
     })
 }
 
@@ -350,13 +420,14 @@ pub fn moe_layers(fields: &mut Fields<'_, '_, '_>, layers: usize) -> Result<Vec<
         }
         SPARSE_STEP => {
             let step = keys.count("decoder_sparse_step")?.unwrap_or(1);
-            let dense = indices(keys, "mlp_only_layers", layers, 0)?.unwrap_or_default();
-            Ok((0..layers).map(|i| (i + 1) % step == 0 && !dense.contains(&i)).collect())
+            let dense = indices(keys, "mlp_only_layers", layers, 0)?;
+            let dense = dense.unwrap_or_else(|| vec![false; layers]);
+            Ok((0..layers).map(|i| (i + 1) % step == 0 && !dense[i]).collect())
         }
         _ => {
             let step = keys.count("interleave_moe_layer_step")?.unwrap_or(1);
             let listed = indices(keys, "moe_layers", layers, 0)?;
-            Ok((0..layers).map(|i| listed.as_ref().map_or((i + 1) % step == 0, |l| l.contains(&i))).collect())
+            Ok(listed.unwrap_or_else(|| (0..layers).map(|i| (i + 1) % step == 0).collect()))
         }
     }
 }
@@ -374,7 +445,7 @@ fn mlp_layer_types(keys: &mut Keys<'_>, layers: usize) -> Result<Option<Vec<bool
     })
 }
 
-/// Which layers rotate queries and keys; `windowed` says whether the config has a window at all.
+/// Which layers rotate queries and keys.
 pub fn rope_layers(fields: &mut Fields<'_, '_, '_>, types: &[LayerType]) -> Result<Vec<bool>, Reported> {
     let layers = types.len();
     let keys = &mut *fields.keys;

@@ -39,8 +39,12 @@ pub const ROOT: &str = "sqrt(hidden_size)";
 pub const BITNET: &str = "bitnet";
 /// `rope`: see [`super::rope::read`].
 pub const ROPE: &str = "rope_parameters";
-/// `rope`: as before, for a family whose default is not plain RoPE: a config without the object is refused.
+/// `rope`: as before; beside `dynamic` there may be an `alpha`, which stretches the base for every length (Hunyuan).
+pub const ROPE_ALPHA: &str = "rope_parameters, dynamic with alpha";
+/// `rope`: as `rope_parameters`, for a family whose default is not plain RoPE: a config without the object is refused.
 pub const ROPE_NEEDED: &str = "rope_parameters, needed";
+/// `rope`: as before; `llama_4_scaling_beta` makes queries grow with their position (Ministral 3, Mistral 4).
+pub const ROPE_BETA: &str = "rope_parameters, needed, with llama_4_scaling_beta";
 /// `rope`: as `rope_parameters`, where `su` and `yarn` mean `longrope` and no other kind is known, and
 /// `original_max_position_embeddings` stands beside the object, 4096 without it (Phi-3).
 pub const ROPE_LONG: &str = "rope_parameters, longrope under any name";
@@ -54,17 +58,22 @@ pub const ROPE_LOCAL: &str = "rope_parameters and rope_local_base_freq";
 /// What numbers may be, for messages.
 pub const COUNT: &str = "a whole number from 1 to 2147483647";
 pub const COUNT_OR_ZERO: &str = "a whole number from 0 to 2147483647";
-pub const NUMBER: &str = "a number";
-pub const POSITIVE: &str = "a number greater than zero";
+pub const NUMBER: &str = "a number from -1e30 to 1e30";
+pub const POSITIVE: &str = keys::POSITIVE;
 pub const EPS: &str = "a number from 0 to 1";
 pub const FLAG: &str = "true or false";
+
+/// Whether a number that was computed is a [`COUNT`].
+pub fn is_count(n: usize) -> bool {
+    (1..=i32::MAX as usize).contains(&n)
+}
 
 pub fn count_or_zero(value: &Value) -> Option<usize> {
     value.as_u64().filter(|n| *n <= i32::MAX as u64).map(|n| n as usize)
 }
 
 pub fn number(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|n| n.is_finite())
+    value.as_f64().filter(|n| n.abs() <= keys::LARGEST)
 }
 
 pub fn eps(value: &Value) -> Option<f64> {
@@ -161,10 +170,8 @@ const FIELDS: &[(&str, Kind)] = &[
     ("attention_chunk_size", Kind::Count),
     ("qk_norm", Kind::Flag),
     ("qk_norm_over", Kind::Choice(QK_NORMS)),
-    ("qk_norm_kind", Kind::Choice(NORMS)),
     ("qk_norm_after_rope", Kind::Flag),
     ("qk_norm_bias", Kind::Flag),
-    ("qk_norm_eps", Kind::Eps),
     ("qk_norm_plus_one", Kind::Flag),
     ("qk_norm_on_rope_layers", Kind::Flag),
     ("v_norm", Kind::Flag),
@@ -372,21 +379,6 @@ fn is_scale(role: &str) -> bool {
     role.strip_suffix("_scale").is_some_and(|role| QUANTIZED.contains(&role))
 }
 
-/// The keys that a rule reads beside the field's own.
-pub fn keys_of_rule(rule: Option<&str>) -> &'static [&'static str] {
-    match rule {
-        Some(ROPE | ROPE_NEEDED | ROPE_LONG | ROPE_BY_TYPE | ROPE_UNSCALED | ROPE_LOCAL) => &rope::KEYS,
-        Some(MULTI_QUERY) => &["multi_query", "new_decoder_architecture"],
-        Some(NEW_DECODER) => &["new_decoder_architecture"],
-        Some(NUM_LN) => &["num_ln_in_parallel_attn", "new_decoder_architecture"],
-        Some(PER_LAYER_CONFIG) => &["per_layer_config"],
-        Some(AUTO_ADJUSTED) => &[AUTO_ADJUSTED, "block_ffn_dim_multiplier", "block_multiple_of"],
-        Some(ROTARY_DIM) => &["rotary_dim"],
-        Some(rule) => rules::keys(rule),
-        None => &[],
-    }
-}
-
 /// Checks a pack, with everything that it inherits.
 ///
 /// # Errors
@@ -444,57 +436,41 @@ fn check_quantization(pack: &Pack) -> Result<(), String> {
 fn check_field(name: &str, field: &Field, kind: Kind, fields: &BTreeMap<String, Field>) -> Result<(), String> {
     let Field { keys, default, default_from, null_from, null_is_none, value, rule } = field;
     let has_key = !keys.is_empty();
-    if let Some(rule) = rule {
-        let rules: &[&str] = match (kind, name) {
-            (Kind::Count, "head_dim") => &[HEAD_DIM],
-            (Kind::Count, "full_head_dim") => &[PER_LAYER_CONFIG],
-            (Kind::Count, "num_key_value_heads") => &[MULTI_QUERY],
-            (Kind::Count, "intermediate_size") => &[FOUR_TIMES, AUTO_ADJUSTED],
-            (Kind::Count, "state_head_dim") => &[EXPANDED],
-            (Kind::Flag, "tie_word_embeddings") => &[UNLESS_STORED],
-            (Kind::Flag, "parallel") => &[NEW_DECODER],
-            (Kind::Flag, "shared_branch_norm") => &[NUM_LN],
-            (Kind::Number, "activation_sparsity_pattern") => &[TEN_SPARSE],
-            (Kind::Share, _) => &[ROTARY_DIM],
-            (Kind::Positive, "embed_scale") => &[ROOT],
-            (Kind::LayerTypes, _) => &rules::LAYER_TYPES,
-            (Kind::Window, _) => &rules::WINDOWS,
-            (Kind::Rope, _) => &[ROPE, ROPE_NEEDED, ROPE_LONG, ROPE_BY_TYPE, ROPE_UNSCALED, ROPE_LOCAL],
-            (Kind::Quantization, _) => &[BITNET],
-            (Kind::Layers, "moe_layers") => &rules::MOE_LAYERS,
-            (Kind::Layers, _) => &rules::ROPE_LAYERS,
-            _ => &[],
-        };
-        if !rules.contains(&rule.as_str()) {
-            let known = if rules.is_empty() { "none".to_owned() } else { rules.join(", ") };
-            return Err(format!("unknown rule \"{rule}\"; rules for this field: {known}"));
-        }
-    }
     let only_rule = matches!(kind, Kind::Window | Kind::Rope | Kind::LayerTypes | Kind::Layers | Kind::Quantization);
-    if only_rule && rule.is_none() {
-        return Err("only a rule can give this field".into());
+    let known = || rules::of_field(name).map(|rule| format!("\"{}\"", rule.name)).collect::<Vec<_>>().join(", ");
+    if only_rule && (rule.is_none() || value.is_some()) {
+        return Err(format!("only a rule can give this field: {}", known()));
     }
-    if !only_rule {
-        // A rule stands in for a default where there is a key, and for the key where there is none.
-        let sources = [has_key, rule.is_some() && !has_key, value.is_some()];
-        if sources.into_iter().filter(|&given| given).count() != 1 {
-            return Err("exactly one of key, value and rule says where it comes from".into());
+    // A rule stands in for a default where there is a key, and for the key where there is none.
+    let sources = [has_key && !only_rule, rule.is_some() && (only_rule || !has_key), value.is_some()];
+    if sources.into_iter().filter(|&given| given).count() != 1 {
+        return Err("exactly one of key, value and rule says where it comes from".into());
+    }
+    if let Some(given) = rule {
+        let Some(rule) = rules::of_field(name).find(|rule| rule.name == given) else {
+            let known = known();
+            let known = if known.is_empty() { "none" } else { &known };
+            return Err(format!("unknown rule \"{given}\"; rules for this field: {known}"));
+        };
+        let unread = [
+            ("key", has_key && !rule.reads.key()),
+            ("default", default.is_some() && !rule.reads.default()),
+            ("default_from", default_from.is_some() && (only_rule || !rule.reads.default())),
+            ("null_from", null_from.is_some() && (only_rule || !rule.reads.key())),
+            ("null_is_none", *null_is_none && (only_rule || !rule.reads.key())),
+        ];
+        if let Some((entry, _)) = unread.into_iter().find(|(_, unread)| *unread) {
+            return Err(format!("{entry}: not beside the rule \"{given}\""));
         }
-        // A default beside these rules holds where the key is absent: they are for `null`, or read another key.
-        let beside = matches!(rule.as_deref(), Some(HEAD_DIM | PER_LAYER_CONFIG | NEW_DECODER));
-        let fallbacks = [default.is_some(), default_from.is_some(), has_key && rule.is_some() && !beside];
-        let fallbacks = fallbacks.into_iter().filter(|&given| given).count();
-        if fallbacks > 1 {
-            return Err("at most one of default, default_from and rule says what holds without the key".into());
-        }
-        if *null_is_none && (null_from.is_some() || !has_key || matches!(kind, Kind::Count | Kind::Flag)) {
-            return Err("null_is_none: the plan needs a value, or none can come from a key".into());
-        }
-        if value.is_some() && (fallbacks > 0 || null_from.is_some()) {
-            return Err("a value for the whole family leaves nothing to default, default_from and null_from".into());
-        }
-    } else if value.is_some() || default_from.is_some() || null_from.is_some() || *null_is_none {
-        return Err("only a rule can give this field".into());
+    }
+    if default.is_some() && default_from.is_some() {
+        return Err("at most one of default and default_from says what holds without the key".into());
+    }
+    if *null_is_none && (null_from.is_some() || !has_key || matches!(kind, Kind::Count | Kind::Flag)) {
+        return Err("null_is_none: the plan needs a value, or none can come from a key".into());
+    }
+    if value.is_some() && (default.is_some() || default_from.is_some() || null_from.is_some()) {
+        return Err("a value for the whole family leaves nothing to default, default_from and null_from".into());
     }
     for (entry, other) in [("default_from", default_from), ("null_from", null_from)] {
         let Some(other) = other else { continue };
@@ -524,7 +500,7 @@ fn judge(kind: Kind, value: &toml::Value) -> Result<(), String> {
         Kind::Number => (each(&|v| number(v).is_some()), NUMBER.into()),
         Kind::Positive => (each(&|v| keys::positive(v).is_some()), POSITIVE.into()),
         Kind::Eps => (eps(&json).is_some(), EPS.into()),
-        Kind::Share => (rope::share(&json).is_some(), "a number above 0 and up to 1".into()),
+        Kind::Share => (rope::share(&json).is_some(), rope::SHARE.into()),
         Kind::Rope => (number(&json).is_some_and(|n| n > 1.0), "a number greater than one".into()),
         Kind::Flag => (json.is_boolean(), FLAG.into()),
         Kind::Choice(words) => {
@@ -639,16 +615,52 @@ fn placeholders(template: &str, marks: &[&str]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// docs/packs.md has every field, every part and every rule, in code quotes.
+    /// docs/packs.md has every field and every part in code quotes, and every key of a field's entry.
     #[test]
     fn docs_name_everything() {
         let docs = include_str!("../../docs/packs.md");
-        let fields = FIELDS.iter().map(|(name, _)| *name);
-        let rules = [&rules::LAYER_TYPES[..], &rules::WINDOWS, &rules::MOE_LAYERS, &rules::ROPE_LAYERS].concat();
-        let rules = rules.into_iter().chain([HEAD_DIM, FOUR_TIMES, ROOT, ROPE, ROPE_BY_TYPE, ROPE_LOCAL]);
-        let all = fields.chain(MODEL).chain(ROLES.iter().copied()).chain(rules);
+        let entries = ["key", "default", "default_from", "null_from", "null_is_none", "value", "rule"];
+        let fields = FIELDS.iter().map(|(name, _)| *name).chain(entries);
+        let all = fields.chain(MODEL).chain(ROLES.iter().copied());
         let missing: Vec<&str> = all.filter(|name| !docs.contains(&format!("`{name}`"))).collect();
         assert!(missing.is_empty(), "docs/packs.md doesn't name {missing:?}");
         assert!(!docs.contains("`nothing_of_the_kind`"));
+    }
+
+    /// The table of rules in docs/packs.md has each rule of each field with what it reads, and no others.
+    #[test]
+    fn docs_have_the_rules() {
+        let docs = include_str!("../../docs/packs.md");
+        let table =
+            docs.split("Rules, by field").nth(1).expect("it is there").split("\n### ").next().unwrap_or_default();
+        let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
+        let mut found = Vec::new();
+        for row in table.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = row.split('|').collect();
+            let field = quoted(cells[1]).remove(0);
+            let reads = cells[3].trim().to_owned();
+            found.extend(quoted(cells[2]).into_iter().map(|rule| (field.clone(), rule, reads.clone())));
+        }
+        let known = rules::RULES.iter().map(|rule| {
+            let reads = match (rule.reads.key(), rule.reads.default()) {
+                (true, true) => "key, default",
+                (true, false) => "key",
+                (false, true) => "default",
+                (false, false) => "nothing",
+            };
+            (rule.field.to_owned(), rule.name.to_owned(), reads.to_owned())
+        });
+        let mut known: Vec<(String, String, String)> = known.collect();
+        found.sort();
+        known.sort();
+        assert_eq!(found, known);
+    }
+
+    #[test]
+    fn every_rule_is_of_a_field_and_has_a_name_of_its_own() {
+        for (i, rule) in rules::RULES.iter().enumerate() {
+            assert!(is_field(rule.field), "{rule:?}");
+            assert!(rules::RULES[..i].iter().all(|other| other.name != rule.name), "{rule:?}");
+        }
     }
 }

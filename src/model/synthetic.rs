@@ -3,7 +3,7 @@
 use super::plan::{Mixer, Plan, Weight};
 use super::{Pack, close_books};
 use crate::checkpoint::{Config, Dtype, MemorySource};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,8 +14,13 @@ pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 /// A checkpoint from the pack's `self_test.config`: its weights are pseudo-random, stored as F32, F16 and BF16 in turn.
 ///
 /// # Errors
-/// The pack's config doesn't give a plan.
+/// The pack refuses its checkpoints, has no such config, or one that doesn't give a plan.
 pub fn checkpoint(pack: &Pack) -> Result<(Config, Tensors)> {
+    if let Some(reason) = &pack.refuse {
+        bail!("pack {} runs no checkpoint: {reason}", pack.name);
+    }
+    let tested = !pack.self_test.config.is_empty();
+    ensure!(tested, "pack {} has no [self_test], whose config gives a tiny checkpoint to try things on", pack.name);
     made_from(pack, &format!("pack {}", pack.name), &pack.self_test.config)
 }
 

@@ -5,11 +5,7 @@ use super::Float;
 /// RMSNorm (Zhang and Sennrich 2019) of one row `x` of length n with weights `w`, in place:
 /// `r = 1 / sqrt(sum(x * x) / n + eps)`, then `(x * r) * w`. Without weights it is `x * r`.
 pub fn rms_norm<F: Float>(x: &mut [F], w: Option<&[F]>, eps: F) {
-    let mut sum = F::ZERO;
-    for &v in x.iter() {
-        sum += v * v;
-    }
-    let r = F::ONE / (sum / F::from_usize(x.len()) + eps).sqrt();
+    let r = F::ONE / (mean_square(x) + eps).sqrt();
     scale(x, r, w);
 }
 

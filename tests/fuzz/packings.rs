@@ -60,6 +60,7 @@ fn packed(packing: Packing, [rows, cols]: [usize; 2], codes: &[u8]) -> Vec<u8> {
                 bytes.resize((row + 1) * line / 8, 0);
             }
             Packing::UpperFirst => put(&mut bytes, (i ^ 1) * 4, code, 4),
+            Packing::RowPairs => put(&mut bytes, (row / 2 * cols + col) * 8 + row % 2 * 4, code, 4),
             Packing::Words { bits } => {
                 let each = 32 / bits as usize;
                 put(&mut bytes, (row * cols.div_ceil(each) + col / each) * 32 + col % each * bits as usize, code, bits);
@@ -103,6 +104,7 @@ fn packings() -> impl Strategy<Value = (Packing, [usize; 2])> {
         (bits(), prop::sample::select(vec![8, 16, 32, 64]), sides())
             .prop_map(|(bits, align, (rows, cols))| (Packing::Stream { bits, align }, [rows, cols])),
         sides().prop_map(|(rows, cols)| (Packing::UpperFirst, [rows, cols])),
+        sides().prop_map(|(rows, cols)| (Packing::RowPairs, [rows, cols])),
         (bits(), sides()).prop_map(|(bits, (rows, cols))| (Packing::Words { bits }, [rows, cols])),
         (bits(), sides()).prop_map(|(bits, (rows, cols))| (Packing::Down { bits }, [rows, cols])),
         sides().prop_map(|(rows, cols)| (Packing::Interleaved, [rows, cols])),
@@ -118,7 +120,7 @@ fn width(packing: Packing) -> u32 {
     match packing {
         Packing::Stream { bits, .. } | Packing::Words { bits } | Packing::Down { bits } => bits,
         Packing::Planes { bits, .. } => bits,
-        Packing::UpperFirst | Packing::Interleaved | Packing::Quartets => 4,
+        Packing::UpperFirst | Packing::RowPairs | Packing::Interleaved | Packing::Quartets => 4,
     }
 }
 

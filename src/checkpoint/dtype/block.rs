@@ -5,6 +5,7 @@
 //! a NaN is a NaN.
 
 use super::plain::f16_to_f32;
+use super::side_by_side::decode_rows;
 use super::{codebooks, grids, legacy, superblocks, ternary};
 use crate::ops::Level;
 use crate::ops::level::elementwise_at;
@@ -96,6 +97,34 @@ impl Block {
         );
     }
 
+    /// Decodes `blocks` consecutive blocks of each of `rows` rows, which start `row_bytes` apart, into `[elements, rows]`:
+    /// the bits of [`Decoder::decode`](super::Decoder::decode).
+    ///
+    /// # Panics
+    /// They can't be decoded so ([`Block::goes_side_by_side`]), or a slice is too short.
+    #[inline(never)]
+    pub fn decode_side_by_side(
+        self,
+        level: Level,
+        rows: usize,
+        bytes: &[u8],
+        row_bytes: usize,
+        blocks: usize,
+        out: &mut [f32],
+    ) {
+        assert!(self.goes_side_by_side(rows), "{rows} rows of {} can't be decoded side by side", self.name());
+        elementwise_at(
+            level,
+            #[inline(always)]
+            || match rows {
+                4 => decode_rows::<4>(self, bytes, row_bytes, blocks, out),
+                8 => decode_rows::<8>(self, bytes, row_bytes, blocks, out),
+                16 => decode_rows::<16>(self, bytes, row_bytes, blocks, out),
+                _ => decode_rows::<32>(self, bytes, row_bytes, blocks, out),
+            },
+        );
+    }
+
     #[inline(always)]
     fn decode_here(self, bytes: &[u8], out: &mut [f32]) {
         match self {
@@ -153,4 +182,49 @@ pub(super) fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
 #[inline(always)]
 pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes(*part(block, at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_side_by_side_have_the_bits_of_each_by_itself() {
+        let mut state = 7u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        let mut known = 0;
+        for &format in Block::ALL {
+            let (elements, bytes, blocks) = (format.elements(), format.bytes(), 3);
+            // Rows of another length than the blocks that are decoded.
+            let row_bytes = blocks * bytes + 5;
+            let stored: Vec<u8> = (0..32 * row_bytes).map(|_| random()).collect();
+            for level in Level::ALL.into_iter().filter(|level| level.available()) {
+                for rows in [4, 8, 16, 32] {
+                    let mut out = vec![0.5; rows * blocks * elements];
+                    if !format.goes_side_by_side(rows) {
+                        continue;
+                    }
+                    format.decode_side_by_side(level, rows, &stored, row_bytes, blocks, &mut out);
+                    known += 1;
+                    for row in 0..rows {
+                        let mut alone = vec![0.0; blocks * elements];
+                        format.decode(Level::Portable, &stored[row * row_bytes..][..blocks * bytes], &mut alone);
+                        for (i, alone) in alone.iter().enumerate() {
+                            let beside = out[i * rows + row];
+                            let same = beside.to_bits() == alone.to_bits() || beside.is_nan() && alone.is_nan();
+                            assert!(
+                                same,
+                                "{} {level} {rows}: row {row}, element {i}: {beside} for {alone}",
+                                format.name()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        assert!(known > 0 && known % (9 * 4) == 0, "{known}");
+    }
 }

@@ -6,6 +6,7 @@ mod grids;
 mod legacy;
 pub mod minifloat;
 mod plain;
+mod side_by_side;
 mod superblocks;
 mod tables;
 mod ternary;

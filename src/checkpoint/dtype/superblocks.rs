@@ -51,7 +51,7 @@ pub fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
 /// The scale and the minimum of group `group` of 32, six bits each: of the first four groups in the first and the second
 /// four bytes; of the others in the halves of the last four, with their upper bits above those of the first ones.
 #[inline(always)]
-fn scale_and_min(scales: &[u8; 12], group: usize) -> (f32, f32) {
+pub fn scale_and_min(scales: &[u8; 12], group: usize) -> (f32, f32) {
     let (scale, min) = if group < 4 {
         (scales[group] & 63, scales[4 + group] & 63)
     } else {

@@ -21,6 +21,8 @@ pub enum Packing {
     Stream { bits: u32, align: usize },
     /// One after the other, two in a byte, the upper half first.
     UpperFirst,
+    /// Two rows in a byte, the upper half being the second.
+    RowPairs,
     /// Each row in words of its own, as many codes in each as there is space for, the first one lowest.
     Words { bits: u32 },
     /// Each row's codes below one another, in a stream of bits through the words of a column of a matrix
@@ -86,7 +88,7 @@ impl Values {
 impl Packing {
     /// Whether the bytes of some rows lie together.
     pub fn by_rows(self) -> bool {
-        matches!(self, Self::Stream { .. } | Self::UpperFirst | Self::Words { .. })
+        matches!(self, Self::Stream { .. } | Self::UpperFirst | Self::RowPairs | Self::Words { .. })
     }
 
     /// Stored bytes of a whole matrix; `None` beyond 64 bits.
@@ -98,6 +100,7 @@ impl Packing {
                 Some(rows.checked_mul(row / 8)?)
             }
             Self::UpperFirst => Some(rows.checked_mul(cols)?.div_ceil(2)),
+            Self::RowPairs => rows.div_ceil(2).checked_mul(cols),
             Self::Words { bits } => cols.div_ceil(32 / u64::from(bits)).checked_mul(4)?.checked_mul(rows),
             Self::Down { bits } => cols.checked_mul(bits.into())?.div_ceil(32).checked_mul(4)?.checked_mul(rows),
             Self::Interleaved => cols.checked_mul(rows.div_ceil(8))?.checked_mul(4),
@@ -116,6 +119,7 @@ impl Packing {
         match self {
             Self::Stream { bits, align } => span((cols * u64::from(bits)).next_multiple_of(align as u64)),
             Self::UpperFirst => span(cols * 4),
+            Self::RowPairs => (rows.start / 2) as u64 * cols..rows.end.div_ceil(2) as u64 * cols,
             Self::Words { bits } => span(cols.div_ceil(32 / u64::from(bits)) * 32),
             _ => 0..all,
         }
@@ -137,6 +141,12 @@ impl Packing {
                 for (i, code) in out.iter_mut().enumerate() {
                     let at = start + i;
                     *code = bytes[at / 2] >> ((at + 1) % 2 * 4) & 15;
+                }
+            }
+            Self::RowPairs => {
+                let start = row / 2 * width + cols.start - first as usize;
+                for (code, &byte) in out.iter_mut().zip(&bytes[start..]) {
+                    *code = byte >> (row % 2 * 4) & 15;
                 }
             }
             Self::Words { bits } => {
@@ -235,6 +245,11 @@ pub struct Loaded<'a> {
 }
 
 impl Codes {
+    /// Those of one of `count` entries.
+    pub fn entry(&self, i: usize, count: usize) -> Self {
+        Self { stored: self.stored.entry(i, count), ..self.clone() }
+    }
+
     /// What the columns `cols` of row `row` stand for.
     pub fn decode(&self, loaded: Loaded<'_>, row: usize, cols: Range<usize>, codes: &mut Vec<u8>, out: &mut [f32]) {
         codes.resize(cols.len(), 0);
@@ -273,6 +288,7 @@ mod tests {
         assert_eq!(unpacked(four, [2, 3], &[0x21, 0x93, 0x54, 0x96]), [1, 2, 3, 4, 5, 6]);
         let words = Packing::Stream { bits: 4, align: 32 };
         assert_eq!(unpacked(words, [2, 1], &[1, 9, 9, 9, 2, 9, 9, 9]), [1, 2]);
+        assert_eq!(unpacked(Packing::RowPairs, [3, 2], &[0x31, 0x42, 0x95, 0x96]), [1, 2, 3, 4, 5, 6]);
         assert_eq!(unpacked(Packing::UpperFirst, [2, 3], &[0x12, 0x34, 0x56]), [1, 2, 3, 4, 5, 6]);
         assert_eq!(unpacked(Packing::Stream { bits: 8, align: 8 }, [2, 1], &[9, 200]), [9, 200]);
         // Ten codes of three bits in a word, two bits unused; the next row starts a word.

@@ -51,6 +51,13 @@ pub struct Numbers {
     pub decoder: Decoder,
 }
 
+impl Numbers {
+    /// Those of one of `count` entries.
+    pub fn entry(&self, i: usize, count: usize) -> Self {
+        Self { stored: self.stored.entry(i, count), ..self.clone() }
+    }
+}
+
 /// The scales.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scale {

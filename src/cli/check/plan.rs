@@ -3,9 +3,10 @@
 
 use crate::model::Plan;
 use crate::model::plan::{
-    Attention, FeedForward, GatedDelta, LatentAttention, Layer, Linear, Mamba2, Mixer, Mlp, Moe, Norm, NormKind,
-    Scoring, TernaryScale,
+    Attention, CausalConv, FeedForward, GatedDelta, LatentAttention, Layer, Linear, Mamba2, Mixer, Mlp, Moe, Norm,
+    NormKind, Scoring, Temperature, TernaryScale,
 };
+use crate::ops::Activation;
 use crate::ops::attention::AttentionSpec;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::oracle::printable::ranges;
@@ -38,8 +39,8 @@ pub fn rows(plan: &Plan, rows: &mut Vec<(&str, String)>) {
     }
     row("bias", per_layer(plan, biases));
     row("norm", per_layer(plan, |layer| norms(layer, &plan.norm)));
-    if let Some(text) = plan.layers.first().and_then(branches) {
-        row("branches", text);
+    if plan.layers.iter().any(|layer| branches(layer).is_some()) {
+        row("branches", per_layer(plan, |layer| branches(layer).unwrap_or_else(|| "one after the other".to_owned())));
     }
     row("head", head(plan));
     if !plan.placeholder_tokens.is_empty() {
@@ -124,7 +125,7 @@ fn attention(a: &Attention) -> String {
         add(&format!("clip_qkv {}", number(clip)));
     }
     if let Some(t) = &a.temperature {
-        add(&format!("temperature {} per {} positions", number(t.beta), number(t.floor_scale)));
+        add(&temperature(t));
     }
     text
 }
@@ -139,33 +140,59 @@ fn latent(a: &LatentAttention) -> String {
         a.qk_nope_head_dim,
         a.qk_rope_head_dim
     );
+    text += &format!(", latent_norm_eps {}", number(a.kv_a_norm.eps));
     if let Some(t) = &a.temperature {
-        text += &format!(", temperature {} per {} positions", number(t.beta), number(t.floor_scale));
+        text += &format!(", {}", temperature(t));
     }
     text
 }
 
+fn temperature(t: &Temperature) -> String {
+    let counted = if t.slots { "tokens" } else { "positions" };
+    format!("temperature {} per {} {counted}", number(t.beta), number(t.floor_scale))
+}
+
 fn mamba2(m: &Mamba2) -> String {
-    format!(
-        "{} of {}, state_size {}, {}, kernel {}",
+    let mut text = format!(
+        "{} of {}, state_size {}, {}, kernel {}{}",
         counted(m.num_heads, "head"),
         m.head_dim,
         m.state_size,
         counted(m.n_groups, "group"),
-        m.conv.weight.rows_and_cols().1
-    )
+        m.conv.weight.rows_and_cols().1,
+        conv_act(&m.conv)
+    );
+    let (low, high) = m.time_step_limit;
+    if (low, high) != (0.0, f64::INFINITY) {
+        text += &format!(", time_step_limit {} to {}", number(low), number(high));
+    }
+    if m.norm.size != m.num_heads * m.head_dim {
+        text += &format!(", result normalised in groups of {}", m.norm.size);
+    }
+    text
+}
+
+/// The activation after a convolution, where it isn't the usual one.
+fn conv_act(conv: &CausalConv) -> String {
+    let unusual = conv.activation.filter(|activation| *activation != Activation::Silu);
+    unusual.map_or(String::new(), |activation| format!(" with {}", activation.name()))
 }
 
 fn gated_delta(d: &GatedDelta) -> String {
     let per_channel = d.decay.last().is_some_and(|linear| linear.outputs() != d.num_v_heads);
     format!(
-        "{} of {}, {} of {}, kernel {}, decay per {}",
+        "{} of {}, {} of {}, kernel {}{}, decay per {}{}",
         counted(d.num_k_heads, "key head"),
         d.head_k_dim,
         counted(d.num_v_heads, "value head"),
         d.head_v_dim,
         d.conv.first().map_or(0, |conv| conv.weight.rows_and_cols().1),
-        if per_channel { "channel" } else { "head" }
+        d.conv.first().map_or(String::new(), conv_act),
+        if per_channel { "channel" } else { "head" },
+        match d.gate_activation {
+            Activation::Silu => String::new(),
+            other => format!(", {} gate", other.name()),
+        }
     )
 }
 
@@ -242,10 +269,17 @@ fn mixture(moe: &Moe) -> String {
         add("selection bias".into());
     }
     if let Some(groups) = &r.groups {
-        add(format!("{} of {} groups", groups.topk_group, groups.n_group));
+        let by = if groups.sum_of_two { " by the sum of their best two" } else { "" };
+        add(format!("{} of {} groups{by}", groups.topk_group, groups.n_group));
     }
     if r.norm_topk_prob {
         add("norm_topk_prob".into());
+        if r.norm_topk_eps != 0.0 {
+            add(format!("norm_topk_eps {}", number(r.norm_topk_eps)));
+        }
+    }
+    if r.norm.is_some() {
+        add(format!("the router's input normalised, times {}", number(r.input_scale)));
     }
     if r.routed_scaling_factor != 1.0 {
         add(format!("routed_scaling_factor {}", number(r.routed_scaling_factor)));
@@ -309,6 +343,12 @@ fn biases(layer: &Layer) -> String {
         }
         Mixer::GatedDelta(delta) => look("out", Some(&delta.out)),
     }
+    let convolved = match &layer.mixer {
+        Mixer::ShortConv(conv) => conv.conv.bias.is_some(),
+        Mixer::Mamba2(mamba) => mamba.conv.bias.is_some(),
+        Mixer::GatedDelta(delta) => delta.conv.iter().any(|conv| conv.bias.is_some()),
+        Mixer::Attention(_) | Mixer::LatentAttention(_) => false,
+    };
     let mlp = match &layer.mlp {
         Some(FeedForward::Dense(mlp)) => Some(mlp),
         Some(FeedForward::Moe(moe)) => {
@@ -321,6 +361,9 @@ fn biases(layer: &Layer) -> String {
         for (name, linear) in [("gate", mlp.gate.as_ref()), ("up", Some(&mlp.up)), ("down", Some(&mlp.down))] {
             look(name, linear);
         }
+    }
+    if convolved {
+        names.push("conv");
     }
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
@@ -352,11 +395,13 @@ fn branches(layer: &Layer) -> Option<String> {
     if layer.residual_multiplier != 1.0 {
         parts.push(format!("residual_multiplier {}", number(layer.residual_multiplier)));
     }
-    for (there, what) in [
-        (layer.altup.is_some(), "AltUp and Laurel"),
-        (layer.per_layer_input.is_some(), "per-layer input"),
-        (layer.scalar.is_some(), "layer_scalar"),
-    ] {
+    if let Some(altup) = &layer.altup {
+        let scaled = if altup.output_scale.is_some() { ", output scaled" } else { "" };
+        parts.push(format!("AltUp and Laurel of rank {}{scaled}", altup.laurel_left.outputs()));
+    }
+    for (there, what) in
+        [(layer.per_layer_input.is_some(), "per-layer input"), (layer.scalar.is_some(), "layer_scalar")]
+    {
         if there {
             parts.push(what.to_owned());
         }

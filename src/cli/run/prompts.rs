@@ -6,6 +6,7 @@ use crate::problem::quote;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,9 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     pub positions: Vec<u32>,
 }
+
+/// What a line of a file of prompts looks like, for messages.
+const LINE: &str = "{\"id\": text, \"tokens\": [...], \"positions\": [...]}";
 
 /// A line of a file of prompts.
 #[derive(Deserialize)]
@@ -83,15 +87,21 @@ impl Prompt {
 }
 
 fn many(text: &str) -> Result<Vec<Prompt>> {
+    if let Ok(Value::Object(whole)) = serde_json::from_str(text)
+        && whole.get("prompts").is_some_and(Value::is_array)
+    {
+        bail!(
+            "expected one object a line, {LINE}; found a single object with a list of prompts, as the fixtures have it: \
+             each entry of that list has to be a line (jq -c '.prompts[]' makes them)"
+        );
+    }
     let mut prompts = Vec::new();
     // Some file systems take names that differ in case only for the same.
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let number = number + 1;
         let mut read = || -> Result<Prompt> {
-            let line: Line = serde_json::from_str(line).map_err(|e| {
-                anyhow::anyhow!("expected {{\"id\": text, \"tokens\": [...], \"positions\": [...]}}: {e}")
-            })?;
+            let line: Line = serde_json::from_str(line).map_err(|e| anyhow::anyhow!("expected {LINE}: {e}"))?;
             file_name(&line.id)?;
             ensure!(!line.tokens.is_empty(), "prompt {} has no tokens", quote(&line.id));
             if let Some(other) = seen.insert(line.id.to_lowercase(), number) {
@@ -187,6 +197,8 @@ mod tests {
         for (line, wanted) in [
             ("", "holds no prompt"),
             ("[1]", "line 1: expected {"),
+            ("{\n  \"prompts\": [\n    {\"id\": \"a\", \"tokens\": [1]}\n  ]\n}\n", "jq -c '.prompts[]'"),
+            ("{\n  \"prompt\": []\n}", "line 1: expected {"),
             ("{\"id\": \"a\", \"tokens\": []}", "no tokens"),
             ("{\"id\": \"a\", \"tokens\": [1], \"position\": [0]}", "unknown field"),
             ("{\"id\": \"a\", \"tokens\": [-1]}", "line 1"),

@@ -13,6 +13,8 @@ pub(super) struct Pre {
     pub ignore_merges: bool,
     /// Whether BOS comes first where the file doesn't say.
     pub add_bos: bool,
+    /// Whether it comes first even if the file says otherwise.
+    pub always_bos: bool,
     /// Tokens are of characters and spaces are U+2581, as in SentencePiece; a character without a token is told by its
     /// bytes.
     pub characters: bool,
@@ -68,19 +70,11 @@ macro_rules! signs_and_words {
 
 // Of tiktoken's o200k: letters but those of the lower case, then letters but those of the upper case; an end.
 macro_rules! cased_words {
-    ($letters:literal, $end:expr) => {
+    ($end:expr) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?[",
-            $letters,
-            r"&&[^a-z]]*[",
-            $letters,
-            r"&&[^A-Z]]+",
+            r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+",
             $end,
-            r"|[^\r\n\p{L}\p{N}]?[",
-            $letters,
-            r"&&[^a-z]]+[",
-            $letters,
-            r"&&[^A-Z]]*",
+            r"|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*",
             $end
         )
     };
@@ -126,15 +120,22 @@ macro_rules! cased_letters {
     };
 }
 
-// Digits from the right in threes, the first of them with what stands before.
-const THREES: &str = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
+// Behind each digit that whole threes of digits follow. llama.cpp doesn't cut before the first.
+const THREES: &str = r"(?<=\p{N})(?=(?:\p{N}{3})*(?!\p{N}))";
 const NO_CJK_SIGNS: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+";
-// U+3000, a space, is none of its signs in llama.cpp.
+// Without the spaces in between, of which U+3000 is the last: llama.cpp's are all alike.
 const CJK: &str = r"[[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]&&\S]+";
 const LINES: &str = r"[^\n]+|\n+";
 
-const BYTES: Pre =
-    Pre { names: &[], splits: &[], ignore_merges: false, add_bos: false, characters: false, whole_newlines: false };
+const BYTES: Pre = Pre {
+    names: &[],
+    splits: &[],
+    ignore_merges: false,
+    add_bos: false,
+    always_bos: false,
+    characters: false,
+    whole_newlines: false,
+};
 
 const TABLE: &[Pre] = &[
     Pre { names: &["default"], splits: &[r"[\p{P}\$\+<=>\^~\|]+", gpt2!(), r"\p{N}+", "[0-9][0-9][0-9]"], ..BYTES },
@@ -305,14 +306,14 @@ const TABLE: &[Pre] = &[
     },
     Pre {
         names: &["tekken"],
-        splits: &[concat!(cased_words!(r"\p{L}", ""), r"|\p{N}", signs_and_space!())],
+        splits: &[concat!(cased_words!(""), r"|\p{N}", signs_and_space!())],
         ignore_merges: true,
         add_bos: true,
         ..BYTES
     },
     Pre {
         names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
-        splits: &[concat!(cased_words!(r"\p{L}", concat!(contractions!(), "?")), r"|\p{N}{1,3}", signs_and_space!())],
+        splits: &[concat!(cased_words!(concat!(contractions!(), "?")), r"|\p{N}{1,3}", signs_and_space!())],
         ..BYTES
     },
     Pre {
@@ -331,7 +332,7 @@ const TABLE: &[Pre] = &[
     Pre { names: &["superbpe"], splits: &[r"\p{N}+", "(?=(?:[0-9]{3})+(?![0-9]))"], ..BYTES },
     Pre { names: &["bloom", "poro-chat", "gpt3-finnish"], splits: &[NO_CJK_SIGNS], ..BYTES },
     Pre { names: &["viking"], splits: &[NO_CJK_SIGNS, r"\p{N}"], ..BYTES },
-    Pre { names: &["gemma4"], splits: &[LINES], add_bos: true, characters: true, whole_newlines: true, ..BYTES },
+    Pre { names: &["gemma4"], splits: &[LINES], always_bos: true, characters: true, whole_newlines: true, ..BYTES },
     Pre { names: &["sarvam-moe"], splits: &[LINES], characters: true, ..BYTES },
 ];
 

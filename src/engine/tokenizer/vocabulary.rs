@@ -1,7 +1,7 @@
 //! The tokenizer inside a GGUF file, with llama.cpp's meaning of its keys (src/llama-vocab.cpp).
 
 use super::bpe::{Bpe, SPACE};
-use super::pre;
+use super::pre::{self, Pre};
 use super::spm::Spm;
 use crate::checkpoint::gguf::{self, Value};
 use crate::problem::quote;
@@ -104,7 +104,7 @@ const FILLS: &[(&[&str], &[&str])] = &[
 
 /// How text becomes tokens.
 enum Scheme {
-    Bpe(Bpe),
+    Bpe(Box<Bpe>),
     Spm(Spm),
 }
 
@@ -141,36 +141,27 @@ impl Vocabulary {
         let model = keys.text(MODEL)?.with_context(|| {
             format!("{}: has no tokenizer (no key {}); give token ids instead of text", path.display(), quote(MODEL))
         })?;
+        let pre = match model {
+            "llama" => None,
+            "gpt2" => Some(way_to_cut(&keys, keys.text(PRE)?)?),
+            "gemma4" => Some(way_to_cut(&keys, Some("gemma4"))?),
+            other => return Err(keys.wrong(MODEL, &not_read(other))),
+        };
         let (tokens, ids) = tokens(&keys)?;
         let kinds = kinds(&keys, tokens.len())?;
-        let (scheme, add_bos) = match model {
-            "llama" => (Scheme::Spm(spm(&keys, tokens.len())?), true),
-            "gpt2" => bpe(&keys, keys.text(PRE)?, &ids)?,
-            "gemma4" => bpe(&keys, Some("gemma4"), &ids)?,
-            other => {
-                let known = match other {
-                    "bert" => ", WordPiece,",
-                    "t5" => ", SentencePiece's Unigram,",
-                    "rwkv" | "plamo2" | "hybriddna" | "whitespace" => ", a tokenizer of one family,",
-                    "none" | "no_vocab" => ", no tokenizer at all,",
-                    _ => "",
-                };
-                let message = format!(
-                    "expected gpt2, llama or gemma4, found {}{known} which is not read here; give token ids instead of text",
-                    quote(other)
-                );
-                return Err(keys.wrong(MODEL, &message));
-            }
+        let scheme = match pre {
+            None => Scheme::Spm(spm(&keys, tokens.len())?),
+            Some(pre) => Scheme::Bpe(Box::new(bpe(&keys, pre, &ids)?)),
         };
         let special = special(&keys, &tokens, &kinds, &ids);
         let strip = strip(&keys, &tokens, &special);
-        // The format's defaults for SentencePiece.
-        let (bos, eos) = if matches!(scheme, Scheme::Spm(_)) { (Some(1), Some(2)) } else { (None, None) };
-        // Gemma 4's is added even if the file says otherwise.
-        let forced = model == "gemma4" || keys.text(PRE)? == Some("gemma4");
-        let bos =
-            keys.added("bos", forced || keys.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos), bos, &tokens)?;
-        let eos = keys.added("eos", keys.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false), eos, &tokens)?;
+        // What the format means for SentencePiece where the file doesn't say.
+        let (add_bos, bos, eos) = pre.map_or((true, Some(1), Some(2)), |pre| (pre.add_bos, None, None));
+        let always = pre.is_some_and(|pre| pre.always_bos);
+        let add_bos = keys.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos) || always;
+        let add_eos = keys.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+        let bos = keys.added("bos", add_bos, bos, &tokens)?;
+        let eos = keys.added("eos", add_eos, eos, &tokens)?;
         Ok(Self { tokens, kinds, ids, special, strip, bos, eos, scheme })
     }
 
@@ -376,26 +367,40 @@ fn spm(keys: &Keys<'_>, tokens: usize) -> Result<Spm> {
     Ok(Spm { scores: scores?, space_prefix: keys.flag(SPACE_PREFIX)?.unwrap_or(true) })
 }
 
-/// The scheme of a way to cut, and whether it begins with BOS.
-fn bpe(keys: &Keys<'_>, name: Option<&str>, ids: &HashMap<String, u32>) -> Result<(Scheme, bool)> {
+/// Why a value of `tokenizer.ggml.model` is refused.
+fn not_read(model: &str) -> String {
+    let what = match model {
+        "bert" => " (WordPiece)",
+        "t5" => " (SentencePiece's Unigram)",
+        "rwkv" | "plamo2" | "hybriddna" | "whitespace" => " (a tokenizer of one family)",
+        "none" | "no_vocab" => " (no tokenizer)",
+        _ => "",
+    };
+    format!("expected gpt2, llama or gemma4, found {}{what}; give token ids instead of text", quote(model))
+}
+
+/// The way to cut of that name.
+fn way_to_cut(keys: &Keys<'_>, name: Option<&str>) -> Result<&'static Pre> {
     let name = name.ok_or_else(|| {
         keys.wrong(
             PRE,
             "missing; it says how a text is cut: convert the model again, or give token ids instead of text",
         )
     })?;
-    let Some(pre) = pre::named(name) else {
+    pre::named(name).ok_or_else(|| {
         let known: Vec<&str> = pre::names().collect();
         let message = format!(
             "expected a way to cut a text that is known here, found {}; give token ids instead of text. Known: {}",
             quote(name),
             known.join(", ")
         );
-        return Err(keys.wrong(PRE, &message));
-    };
+        keys.wrong(PRE, &message)
+    })
+}
+
+fn bpe(keys: &Keys<'_>, pre: &Pre, ids: &HashMap<String, u32>) -> Result<Bpe> {
     let merges = keys.texts(MERGES)?.ok_or_else(|| keys.wrong(MERGES, "missing; it says what is joined first"))?;
-    let bpe = Bpe::new(pre, ids, merges.into_iter()).map_err(|e| keys.wrong(MERGES, &format!("{e:#}")))?;
-    Ok((Scheme::Bpe(bpe), pre.add_bos))
+    Bpe::new(pre, ids, merges.into_iter()).map_err(|e| keys.wrong(MERGES, &format!("{e:#}")))
 }
 
 /// The ids of special tokens, the longest first.

@@ -22,7 +22,7 @@ use super::state::{CacheFormat, Session, SessionOptions};
 use crate::model::Plan;
 use crate::model::plan::Mixer;
 use crate::ops::Float;
-use crate::problem::{quote, quote_list};
+use crate::problem::{nearest, quote};
 use catalogue::Make;
 use kernels::{Faulty, KernelFault};
 use session::{SessionFault, Tokens};
@@ -32,10 +32,10 @@ use thiserror::Error;
 /// Why there is no injection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotInjected {
-    #[error("no fault is called {}; the nearest are {nearest} (docs/faults.md lists all)", quote(.name))]
+    #[error("no fault is called {}{nearest} (docs/faults.md lists all)", quote(.name))]
     Unknown {
         name: String,
-        /// A few names of the catalogue.
+        /// A few names of the catalogue, as a clause.
         nearest: String,
     },
 
@@ -70,9 +70,8 @@ pub fn inject(name: &str, plan: &Plan) -> Result<Injection, NotInjected> {
         }
     }
     Err(refused.unwrap_or_else(|| {
-        let mut known: Vec<&str> = catalogue().iter().map(|fault| fault.name).collect();
-        known.sort_by(|a, b| strsim::jaro_winkler(name, b).total_cmp(&strsim::jaro_winkler(name, a)));
-        NotInjected::Unknown { name: name.to_owned(), nearest: quote_list(known.into_iter().take(3)) }
+        let known = catalogue().iter().map(|fault| fault.name);
+        NotInjected::Unknown { name: name.to_owned(), nearest: nearest(name, known) }
     }))
 }
 

@@ -60,7 +60,7 @@ fn mlps_mut(plan: &mut Plan) -> Vec<&mut Mlp> {
 }
 
 /// `Ok` where something was changed.
-fn if_any(changed: usize, reason: &str) -> Changed {
+pub fn if_any(changed: usize, reason: &str) -> Changed {
     if changed > 0 { Ok(()) } else { Err(reason.to_owned()) }
 }
 

@@ -1,6 +1,7 @@
 //! Faults of the mixers that keep a state instead of keys and values: other plans, and states that are lost between two
 //! passes.
 
+use super::plan::if_any;
 use crate::exec::state::{LayerState, Session};
 use crate::model::Plan;
 use crate::model::plan::{CausalConv, GatedDelta, Mamba2, Mixer, Weight};
@@ -85,11 +86,6 @@ fn convs_mut(plan: &mut Plan) -> Vec<&mut CausalConv> {
         Mixer::Attention(_) | Mixer::LatentAttention(_) => &mut [],
     });
     convs.collect()
-}
-
-/// `Ok` where something was changed.
-fn if_any(changed: usize, reason: &str) -> Changed {
-    if changed > 0 { Ok(()) } else { Err(reason.to_owned()) }
 }
 
 pub fn conv_bias_dropped(plan: &mut Plan) -> Changed {

@@ -126,6 +126,8 @@ fn what_does_not_apply_says_why() {
         ("llama-plain", "dt-limit-dropped", "no layer is Mamba-2"),
         ("llama-plain", "scan-norm-joined", "no scan's result is normalised in groups"),
         ("llama-plain", "delta-gate-dropped", "no layer has a gated delta rule"),
+        ("bitnet-plain", "activation-quantization-dropped", "no projection rounds its inputs"),
+        ("bitnet-plain", "ternary-scale-dropped", "no weights are ternary"),
     ] {
         let (plan, _) = load(fixture);
         let error = inject(name, &plan).unwrap_err();
@@ -145,7 +147,10 @@ fn what_does_not_apply_says_why() {
 fn a_name_that_is_not_there_gets_its_nearest() {
     let (plan, _) = load("llama-plain");
     let error = inject("window-mising", &plan).unwrap_err().to_string();
-    assert!(error.contains("no fault is called `window-mising`") && error.contains("`window-missing`"), "{error}");
+    assert!(
+        error.contains("no fault is called `window-mising`") && error.contains("the nearest are window-missing"),
+        "{error}"
+    );
 }
 
 #[test]

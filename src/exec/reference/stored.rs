@@ -6,9 +6,9 @@
 
 use super::lanes::{Lanes, prefetch};
 use super::panel::DEPTH;
-use crate::checkpoint::Decoder;
+use crate::checkpoint::{Block, Decoder};
 use crate::exec::weights::Tile;
-use crate::ops::Float;
+use crate::ops::{Float, Level};
 use std::ops::Range;
 
 /// No level has more lanes.
@@ -56,6 +56,11 @@ pub unsafe fn fill<F: Float, V: Lanes<F>>(
             Decoder::BF16 if whole(2) => {
                 words::<F, V, 2>(Decoder::BF16, stored(), row_bytes / 4, columns.len() / 2, panel, stride, ahead);
             }
+            Decoder::Block(block)
+                if rows.len() == 2 * V::N && stride == 2 * V::N && block.goes_side_by_side(2 * V::N) =>
+            {
+                side_by_side::<F, V>(block, w, rows.start, columns, scratch, panel, ahead);
+            }
             _ => {
                 scratch.0.resize(2 * V::N * DEPTH, 0.0);
                 for (r, row) in rows.zip(scratch.0.chunks_exact_mut(DEPTH)) {
@@ -71,6 +76,33 @@ pub unsafe fn fill<F: Float, V: Lanes<F>>(
             }
         }
     }
+}
+
+/// Decodes `2 * N` rows of blocks, from row `first` on, straight into the panel.
+#[inline(always)]
+fn side_by_side<F: Float, V: Lanes<F>>(
+    block: Block,
+    w: &Tile<'_>,
+    first: usize,
+    columns: Range<usize>,
+    scratch: &mut Rows,
+    panel: &mut [F],
+    ahead: usize,
+) {
+    let row_bytes = w.bytes.len() / w.rows;
+    let bytes = &w.bytes[first * row_bytes + columns.start / block.elements() * block.bytes()..];
+    let blocks = columns.len() / block.elements();
+    if ahead > 0 {
+        for r in 0..2 * V::N {
+            for line in (0..blocks * block.bytes()).step_by(CACHE_LINE) {
+                prefetch(bytes.as_ptr().wrapping_add(r * row_bytes + line + ahead));
+            }
+        }
+    }
+    let level = Level::selected().unwrap_or(Level::Portable);
+    F::fill_from_f32(&mut panel[..2 * V::N * columns.len()], &mut scratch.0, |values| {
+        block.decode_side_by_side(level, 2 * V::N, bytes, row_bytes, blocks, values);
+    });
 }
 
 /// `2 * N` rows of `count` words, `from_stride` words apart, each word holding `PER_WORD` elements in ascending order

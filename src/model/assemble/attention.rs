@@ -7,7 +7,7 @@ use super::super::plan::{Attention, LatentAttention, Mixer, Norm, QkNorm, Temper
 use super::super::rope::{self, Expected, Flat, Table};
 use super::super::rules::{self, LayerType};
 use super::super::schema;
-use super::{Hyper, Norms, Shape, kind};
+use super::{Hyper, MAX_PIECES, Norms, Shape};
 use crate::ops::attention::AttentionSpec;
 
 /// Columns of a head: of most layers, and of those of full attention where they differ.
@@ -45,6 +45,9 @@ pub struct AttentionHyper {
     ropes: Vec<Option<usize>>,
     latent: Option<LatentHyper>,
 }
+
+/// A norm for each head, each a tensor of its own.
+const OWN_TENSORS: &str = "head, own tensors";
 
 struct QkNormHyper {
     norms: Norms,
@@ -164,6 +167,11 @@ impl AttentionHyper {
         let scales = scales(fields, shape, dims, mscale)?;
         let temperature = temperatures(fields, &rope_layers, &tables)?;
         let qk_norm = QkNormHyper::read(fields)?;
+        let most = MAX_PIECES / shape.layers;
+        if heads > most && qk_norm.as_ref().is_some_and(|norm| norm.over == OWN_TENSORS) {
+            let message = format!("expected at most {most} with norms of their own in each layer, found {heads}");
+            return Err(fields.wrong("num_attention_heads", message));
+        }
         let hyper = Self {
             heads,
             kv_heads,
@@ -351,12 +359,10 @@ fn fused(by_kv_head: bool, heads: usize, kv_heads: usize, dim: usize) -> [(usize
 impl QkNormHyper {
     fn read(fields: &mut Fields<'_, '_, '_>) -> Result<Option<Self>, Reported> {
         let on = fields.flag("qk_norm")?;
-        let family = Norms::read(fields)?;
         let norms = Norms {
-            kind: fields.choice("qk_norm_kind")?.map_or(family.kind, |word| kind(Some(&word))),
-            eps: fields.get("qk_norm_eps", schema::EPS, &schema::eps)?.unwrap_or(family.eps),
             bias: fields.flag("qk_norm_bias")?,
             plus_one: fields.flag("qk_norm_plus_one")?,
+            ..Norms::read(fields)?
         };
         let over = fields.choice("qk_norm_over")?.unwrap_or_else(|| "head".to_owned());
         let (after_rope, on_rope_layers) = (fields.flag("qk_norm_after_rope")?, fields.flag("qk_norm_on_rope_layers")?);
@@ -371,7 +377,7 @@ impl QkNormHyper {
                 let weight = contract.layer(i, role, &[heads, dim]);
                 self.norms.of(Some(weight), None, dim)
             }
-            "head, own tensors" => {
+            OWN_TENSORS => {
                 let mut each: Vec<Weight> =
                     (0..heads).map(|h| contract.layer_marked(i, role, &[("{head}", h)], &[dim])).collect();
                 let first = each.remove(0);
@@ -463,6 +469,33 @@ fn kv_layers(fields: &mut Fields<'_, '_, '_>, shape: &Shape<'_>) -> Result<Vec<O
     Ok(layers)
 }
 
+/// The rotated part of a head, where a key beside the RoPE object or the family gives it.
+fn partial_rotary_factor(fields: &mut Fields<'_, '_, '_>, dims: HeadDims) -> Found<f64> {
+    const NAME: &str = "partial_rotary_factor";
+    let Some(field) = fields.field(NAME) else { return Ok(None) };
+    let given = field.value.is_some()
+        || field.keys.iter().any(|key| fields.keys.raw(key).is_some_and(|value| !value.is_null()));
+    // The default holds only where the object gives none.
+    let partial = fields.get(NAME, rope::SHARE, &rope::share)?.filter(|_| given);
+    if field.rule.is_none() {
+        return Ok(partial);
+    }
+    let Some(rotated) = fields.keys.count("rotary_dim")? else { return Ok(partial) };
+    let whole = dims.head_dim;
+    let share = partial.unwrap_or(rotated as f64 / whole as f64);
+    let found = rope::rotated(whole, share);
+    let message = if rotated > whole || partial.is_some() && found != rotated {
+        format!("expected a part of head_dim ({whole}), as partial_rotary_factor has it; found {rotated}")
+    } else if found != rotated {
+        format!(
+            "transformers, which cuts {whole} * ({rotated} / {whole}), rotates {found} columns: what is meant can't be known"
+        )
+    } else {
+        return Ok(Some(share));
+    };
+    Err(fields.keys.report("config-value", "rotary_dim", message))
+}
+
 /// The rotary tables, and which one each layer has.
 fn tables(
     fields: &mut Fields<'_, '_, '_>,
@@ -475,25 +508,8 @@ fn tables(
     let Some(field) = fields.field("rope") else { return Ok((Vec::new(), vec![None; shape.layers])) };
     let default_theta = fields.default("rope").and_then(|value| schema::number(&value)).unwrap_or(10_000.0);
     let partial_default = fields.default("partial_rotary_factor").and_then(|value| rope::share(&value)).unwrap_or(1.0);
-    let mut partial = None;
-    if let Some(partial_field) = fields.field("partial_rotary_factor") {
-        partial = partial_field.value.as_ref().and_then(toml::Value::as_float);
-        for key in &partial_field.keys {
-            let found = fields.keys.read(key, "a number above 0 and up to 1", rope::share)?;
-            partial = partial.or(found);
-        }
-        if fields.rule("partial_rotary_factor").is_some()
-            && let Some(rotated) = fields.keys.count("rotary_dim")?
-        {
-            let share = rotated as f64 / dims.head_dim as f64;
-            if share > 1.0 || partial.is_some_and(|partial| partial != share) {
-                let message =
-                    format!("expected a part of head_dim ({}), as partial_rotary_factor has it", dims.head_dim);
-                return Err(fields.keys.report("config-value", "rotary_dim", format!("{message}; found {rotated}")));
-            }
-            partial = Some(share);
-        }
-    }
+    let rule = field.rule.as_deref();
+    let partial = partial_rotary_factor(fields, dims)?;
     let interleaved = fields.flag("rope_interleaved")?;
     let rotates =
         |i: usize| rope_layers[i] && !matches!(shape.types[i], LayerType::Linear | LayerType::Conv | LayerType::Mamba);
@@ -507,13 +523,17 @@ fn tables(
         default_partial_rotary_factor: partial_default,
         max_position_embeddings: shape.max,
         interleaved,
-        longrope: field.rule.as_deref() == Some(schema::ROPE_LONG),
+        longrope: rule == Some(schema::ROPE_LONG),
+        alpha: rule == Some(schema::ROPE_ALPHA),
+        beta: rule == Some(schema::ROPE_BETA),
         latent: latent.map(|latent| latent.rope),
     };
-    match field.rule.as_deref() {
-        Some(rule @ (schema::ROPE | schema::ROPE_NEEDED | schema::ROPE_LONG)) => {
+    match rule {
+        Some(
+            rule @ (schema::ROPE | schema::ROPE_ALPHA | schema::ROPE_NEEDED | schema::ROPE_BETA | schema::ROPE_LONG),
+        ) => {
             let given = |keys: &mut Keys<'_>, key| keys.raw(key).is_some_and(|value| !value.is_null());
-            if rule == schema::ROPE_NEEDED
+            if matches!(rule, schema::ROPE_NEEDED | schema::ROPE_BETA)
                 && !["rope_parameters", "rope_scaling"].iter().any(|key| given(fields.keys, key))
             {
                 let message = "missing; the family's own default is not plain RoPE, so no one can tell what is meant";

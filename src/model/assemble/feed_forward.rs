@@ -6,11 +6,8 @@ use super::super::keys::Reported;
 use super::super::plan::{Clamp, FeedForward, Groups, Linear, Mlp, Moe, MoeNorms, Router, Scoring, Weight};
 use super::super::rules;
 use super::super::schema;
-use super::{Hyper, Norms, Shape, needed};
+use super::{Hyper, MAX_PIECES, Norms, Shape, needed};
 use crate::ops::Activation;
-
-/// No model has more in all its layers together; a config that says so is damaged.
-const MAX_EXPERTS: usize = 200_000;
 
 /// Numbers of what follows the mixer.
 pub struct FeedForwardHyper {
@@ -116,11 +113,8 @@ impl FeedForwardHyper {
     fn dense(&self, contract: &mut Contract<'_>, i: usize, model: &Hyper) -> Mlp {
         let (hidden, inner, parts) = (model.hidden_size, self.intermediate_size[i], model.parts);
         let (gate, up) = if contract.names_role("gate_up") {
-            let mut half = |first| {
-                let slice = Some(Slice::run(2 * inner, first, inner));
-                parts.slice(contract, i, "gate_up", [inner, hidden], self.bias, slice)
-            };
-            (Some(half(0)), half(inner))
+            let (gate, up) = parts.halves(contract, i, "gate_up", [inner, hidden], self.bias);
+            (Some(gate), up)
         } else {
             let gate = contract.names_role("gate");
             let mut linear = |role| parts.linear(contract, i, role, [inner, hidden], self.bias);
@@ -152,7 +146,15 @@ fn auto_adjusted(fields: &mut Fields<'_, '_, '_>) -> Result<usize, Reported> {
         return Ok(size);
     }
     let size = 2 * size / 3;
-    Ok(if none { size } else { ((factor * size as f64) as usize).next_multiple_of(multiple) })
+    // Cut to a whole number, as transformers does; a float that is too large becomes the largest number.
+    let scaled = if none { Some(size) } else { ((factor * size as f64) as usize).checked_next_multiple_of(multiple) };
+    match scaled.filter(|&size| schema::is_count(size)) {
+        Some(size) => Ok(size),
+        None => {
+            let message = format!("gives no usable width together with {}", schema::AUTO_ADJUSTED);
+            Err(fields.wrong("intermediate_size", message))
+        }
+    }
 }
 
 /// From the share of a normal distribution that is to be dropped to standard deviations above its mean.
@@ -195,7 +197,7 @@ impl MoeHyper {
         let n = shape.layers;
         let experts = fields.some_count("num_experts")?;
         let layers = rules::moe_layers(fields, n)?;
-        let most = MAX_EXPERTS / layers.iter().filter(|&&moe| moe).count().max(1);
+        let most = MAX_PIECES / layers.iter().filter(|&&moe| moe).count().max(1);
         if let Some(experts) = experts.filter(|&experts| experts > most) {
             return Err(fields.wrong("num_experts", format!("expected at most {most} in each layer, found {experts}")));
         }
@@ -224,19 +226,9 @@ impl MoeHyper {
         }
         let intermediate_size = fields.counts("moe_intermediate_size", n)?;
         let shared_size = match fields.field("shared_intermediate_size") {
-            Some(_) => {
-                let expected = format!("{}, or a list of {n} of them (one per layer)", schema::COUNT_OR_ZERO);
-                let sizes = fields.get("shared_intermediate_size", &expected, &|v| {
-                    super::super::fields::per_layer(v, n, schema::count_or_zero)
-                })?;
-                sizes.unwrap_or_else(|| vec![0; n])
-            }
+            Some(_) => fields.counts_or_zero("shared_intermediate_size", n)?,
             None => {
-                let expected = format!("{}, or a list of {n} of them (one per layer)", schema::COUNT_OR_ZERO);
-                let shared = fields.get("n_shared_experts", &expected, &|v| {
-                    super::super::fields::per_layer(v, n, schema::count_or_zero)
-                })?;
-                let shared = shared.unwrap_or_else(|| vec![0; n]);
+                let shared = fields.counts_or_zero("n_shared_experts", n)?;
                 intermediate_size.iter().zip(shared).map(|(size, count)| size * count).collect()
             }
         };
@@ -410,17 +402,7 @@ impl MoeHyper {
     fn shared(&self, contract: &mut Contract<'_>, i: usize, size: usize, model: &Hyper, activation: Activation) -> Mlp {
         let (hidden, parts) = (model.hidden_size, model.parts);
         let (gate, up) = if contract.names_role("shared_gate_up") {
-            let mut half = |first| {
-                parts.slice(
-                    contract,
-                    i,
-                    "shared_gate_up",
-                    [size, hidden],
-                    false,
-                    Some(Slice::run(2 * size, first, size)),
-                )
-            };
-            (half(0), half(size))
+            parts.halves(contract, i, "shared_gate_up", [size, hidden], false)
         } else {
             let mut linear = |role| parts.linear(contract, i, role, [size, hidden], false);
             (linear("shared_gate"), linear("shared_up"))

@@ -22,6 +22,8 @@ use std::collections::BTreeMap;
 
 /// No model has more; a config that says so is damaged.
 const MAX_LAYERS: usize = 10_000;
+/// No model has more experts, or heads with tensors of their own, in all its layers together.
+const MAX_PIECES: usize = 200_000;
 
 /// Everything in a plan but the tensors.
 pub struct Hyper {
@@ -65,6 +67,20 @@ impl Parts {
     /// A linear map of its own, `[out, in]`.
     fn linear(self, contract: &mut Contract<'_>, i: usize, role: &str, shape: [usize; 2], bias: bool) -> Linear {
         self.slice(contract, i, role, shape, bias, None)
+    }
+
+    /// Two linear maps of one shape that lie in one tensor, one after the other.
+    fn halves(
+        self,
+        contract: &mut Contract<'_>,
+        i: usize,
+        role: &str,
+        shape: [usize; 2],
+        bias: bool,
+    ) -> (Linear, Linear) {
+        let rows = shape[0];
+        let mut half = |first| self.slice(contract, i, role, shape, bias, Some(Slice::run(2 * rows, first, rows)));
+        (half(0), half(rows))
     }
 
     /// A linear map that is a part of a fused one.
@@ -152,7 +168,7 @@ impl Hyper {
     }
 
     fn read_all(fields: &mut Fields<'_, '_, '_>) -> Result<Self, Reported> {
-        // All of these are read before any of them fails, so that all problems are found at once.
+        // What others need is read before any of it fails, so that most problems are found at once.
         let vocab_size = fields.count("vocab_size");
         let hidden_size = fields.count("hidden_size");
         let layers = fields.count("num_hidden_layers").and_then(|n| match n {

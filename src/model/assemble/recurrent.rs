@@ -224,17 +224,9 @@ impl RecurrentHyper {
 /// Of the queries' and keys' norm in every model with a gated delta rule; no config says it.
 const QK_L2_NORM_EPS: f64 = 1e-6;
 
-/// The fields that only these mixers have.
-const RECURRENT: [&str; 8] = [
-    "conv_kernel",
-    "state_heads",
-    "state_key_heads",
-    "state_head_dim",
-    "state_key_dim",
-    "state_size",
-    "state_groups",
-    "conv_act",
-];
+/// The fields that are read for layers of these mixers alone.
+const RECURRENT: [&str; 7] =
+    ["conv_kernel", "state_heads", "state_key_heads", "state_head_dim", "state_key_dim", "state_size", "state_groups"];
 
 /// See [`schema::EXPANDED`].
 fn expanded(fields: &mut Fields<'_, '_, '_>, hidden: usize, heads: usize) -> Result<usize, Reported> {

@@ -293,6 +293,15 @@ impl<'a> Making<'a> {
     }
 
     fn heads(&mut self) {
+        // A list of one number for all layers.
+        if let Some(Value::List(list)) = self.reading.get(HEADS_KV)
+            && let Some(heads) = list.first().and_then(Value::as_count).filter(|&n| n > 0)
+            && list.iter().all(|value| value.as_count() == Some(heads))
+            && !self.used.contains(HEADS_KV)
+        {
+            self.take(HEADS_KV);
+            self.give("num_key_value_heads", json!(heads), HEADS_KV);
+        }
         self.multi_query();
         self.two_widths();
         let (Some(width), Some(heads)) =
@@ -511,6 +520,15 @@ impl<'a> Making<'a> {
                 }
             }
         }
+        if self.reading.table.absent.contains_key("n_group")
+            && self.reading.count("expert_count").is_some_and(|n| n > 0)
+            && self.reading.get("expert_group_count").is_none()
+        {
+            let message = "gives no expert_group_count: each token chooses among all experts, as in llama.cpp, though the \
+                           original may have had groups";
+            let place = self.reading.gguf.path().display().to_string();
+            self.notes.push(Problem::new("gguf-groups", place, message));
+        }
         const DENSE: &str = "leading_dense_block_count";
         let rule = self.reading.pack.fields.get("moe_layers").and_then(|field| field.rule.as_deref());
         match (rule, self.reading.count(DENSE)) {
@@ -547,12 +565,14 @@ impl<'a> Making<'a> {
             }
             let candidates = common.fields.get(key).map_or(&[][..], Vec::as_slice);
             let known = candidates.iter().any(|field| self.give(field, json.clone(), key));
-            let harmless = || common.only.get(key).is_some_and(|values| values.contains(&json));
-            if known
-                || harmless()
-                || self.reading.table.inert.iter().any(|inert| inert == key)
-                || common.inert_of_architecture.iter().any(|inert| inert == key)
-            {
+            let table = self.reading.table;
+            let listed = |list: &[String]| list.iter().any(|inert| inert == key);
+            let harmless = || match table.only.get(key).or(common.only.get(key)) {
+                _ if listed(&table.inert) => true,
+                Some(values) => values.contains(&json),
+                None => listed(&common.inert_of_architecture),
+            };
+            if known || harmless() {
                 self.used.insert(key.to_owned());
             }
         }

@@ -9,6 +9,7 @@ mod rope;
 mod table;
 mod tensors;
 
+use table::Common;
 pub use table::{Table, Undo};
 
 use super::open::refused;
@@ -118,6 +119,10 @@ fn choose<'p>(gguf: &Gguf, packs: &'p [Pack]) -> Result<(&'p Pack, &'p Table, St
     let best = tables.clone().filter(answers).rev().max_by_key(|(_, table)| table.needs.len());
     match best {
         Some((pack, table)) => Ok((pack, table, architecture.to_owned())),
+        None if Common::embedded().refuse.contains_key(architecture) => {
+            let message = format!("{}: {}", quote(architecture), Common::embedded().refuse[architecture]);
+            Err(Problem::new("gguf-architecture", place(), message))
+        }
         None => {
             let mut known: Vec<&str> = tables.flat_map(|(_, t)| &t.architectures).map(String::as_str).collect();
             known.sort_unstable();

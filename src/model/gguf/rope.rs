@@ -3,7 +3,7 @@
 use super::config::Making;
 use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Dtype, Source};
-use crate::model::schema;
+use crate::model::{rope, schema};
 use serde_json::{Map, json};
 
 /// Divisors of each frequency: of llama3's scaling, worked out by the converter.
@@ -96,7 +96,7 @@ fn by_type(making: &mut Making<'_>) {
 /// Such that the product with the whole is cut to the part again.
 fn factor(part: usize, whole: usize) -> f64 {
     let factor = part as f64 / whole as f64;
-    if ((whole as f64 * factor) as usize) < part { factor.next_up() } else { factor }
+    if rope::rotated(whole, factor) < part { factor.next_up() } else { factor }
 }
 
 /// The rotated part of a head.
@@ -198,6 +198,11 @@ fn plain(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>, k
                 }
             }
             log_multiplier(making, object);
+            const GROWTH: &str = "attention.temperature_scale";
+            if let Some(growth) = making.take(GROWTH) {
+                object.insert("llama_4_scaling_beta".into(), growth.to_json());
+                making.came_from("rope_scaling.llama_4_scaling_beta", GROWTH);
+            }
             yarn_attention(making, object);
             // What llama.cpp multiplies its own formula with.
             for key in [ATTENTION, "rope.scaling.yarn_ext_factor"] {
@@ -221,18 +226,16 @@ fn yarn_attention(making: &mut Making<'_>, object: &mut Map<String, serde_json::
     }
 }
 
-/// YaRN's temperature of the softmax, of which a file has a tenth; `mscale`, which it lacks, is the same in all models that
-/// llama.cpp knows.
+/// `mscale_all_dim`: for latent attention a file has a tenth of it, and the models have the same `mscale`, which a file lacks;
+/// for others that is one, as in llama.cpp.
 fn log_multiplier(making: &mut Making<'_>, object: &mut Map<String, serde_json::Value>) {
     const KEY: &str = "rope.scaling.yarn_log_multiplier";
-    if !making.has("mscale_in_scale") {
-        return;
-    }
-    let Some(tenth) = making.reading.get(KEY).and_then(as_number) else { return };
+    let Some(stated) = making.reading.get(KEY).and_then(as_number) else { return };
     making.take(KEY);
-    let mscale = json!(shortest((tenth * 10.0) as f32));
-    object.insert("mscale".into(), mscale.clone());
-    object.insert("mscale_all_dim".into(), mscale);
+    let latent = making.has("kv_lora_rank");
+    let all_dim = if latent { shortest((stated * 10.0) as f32) } else { stated };
+    object.insert("mscale".into(), json!(if latent { all_dim } else { 1.0 }));
+    object.insert("mscale_all_dim".into(), json!(all_dim));
     making.came_from("rope_scaling.mscale_all_dim", KEY);
 }
 

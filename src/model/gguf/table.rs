@@ -35,6 +35,9 @@ pub struct Table {
     /// Keys (without the architecture in front) that change nothing in this family.
     #[serde(default)]
     pub inert: Vec<String>,
+    /// Keys (without the architecture in front) that change nothing in this family with one of these values.
+    #[serde(default)]
+    pub only: BTreeMap<String, Vec<serde_json::Value>>,
     /// Stored tensors and the parts that they play in this family, before those of packs/gguf.toml.
     #[serde(default)]
     pub tensors: BTreeMap<String, String>,
@@ -79,6 +82,8 @@ pub struct Common {
     pub inert: Vec<String>,
     pub inert_of_architecture: Vec<String>,
     pub only: BTreeMap<String, Vec<serde_json::Value>>,
+    /// Architectures whose files lack something, and the sentence that says what.
+    pub refuse: BTreeMap<String, String>,
     pub fields: BTreeMap<String, Vec<String>>,
     pub flags: BTreeMap<String, Vec<String>>,
     pub rows: BTreeMap<String, String>,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Every tensor of a file, as the family's Hugging Face folder has it. One that plays no known part keeps its name.
 pub(super) fn translate(reading: &Reading<'_>, problems: &mut Vec<Problem>) -> Vec<(TensorInfo, View)> {
-    let mut making = Making { reading, made: Vec::new(), problems };
+    let mut making = Making { reading, made: Vec::new(), pieces: 0, problems };
     // By the name in the folder: several stored tensors may be one there.
     let mut parts: BTreeMap<String, (Part<'_>, Vec<&TensorInfo>)> = BTreeMap::new();
     for info in reading.gguf.tensors().values().filter(|info| !TABLES.contains(&info.name.as_str())) {
@@ -57,12 +57,14 @@ pub(super) fn translate(reading: &Reading<'_>, problems: &mut Vec<Problem>) -> V
 
 /// No model has that many experts or heads.
 const MOST_ENTRIES: usize = 65_536;
-/// The largest model has a quarter of these, each expert's counted.
+/// The largest model has a quarter of these, each expert's counted; and of pieces that tensors are put together from.
 const MOST_TENSORS: usize = 300_000;
 
 struct Making<'a> {
     reading: &'a Reading<'a>,
     made: Vec<(TensorInfo, View)>,
+    /// Parts of stored tensors that those made so far consist of, where they are several.
+    pieces: usize,
     problems: &'a mut Vec<Problem>,
 }
 
@@ -119,7 +121,7 @@ impl<'a> Making<'a> {
         let undoes = |undo| self.reading.undoes(undo);
         let delta = role.starts_with("delta_");
         match weight {
-            "embed" | "head" | "per_layer_embed" => self.vocabulary(info, name),
+            "embed" | "head" => self.vocabulary(info, name),
             "q" | "k" if undoes(Undo::Pairs) => self.pairs(info, part, name),
             "qkv" if self.says("qkv_layout", "by key/value head") => self.by_group(info, part, name),
             "mamba_a_log" | "delta_a_log" => {
@@ -249,9 +251,9 @@ impl<'a> Making<'a> {
             return None;
         }
         let prefix = self.reading.pack.tensors.prefixes.first().map_or("", String::as_str);
-        let start = self.reading.further()?.trim_end_matches('*');
-        let start = start.replace("{prefix}", prefix).replace("{beyond}", layer);
-        Some(if start.contains(layer) { start + rest } else { format!("{start}{layer}.{rest}") })
+        let start = self.reading.further()?.trim_end_matches('*').replace("{prefix}", prefix);
+        let numbered = start.contains("{beyond}");
+        Some(if numbered { start.replace("{beyond}", layer) + rest } else { format!("{start}{layer}.{rest}") })
     }
 
     /// The first of a part's names.
@@ -446,6 +448,15 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
+    /// Counts pieces that a tensor is put together from.
+    fn count(&mut self, pieces: usize) -> Result<(), String> {
+        self.pieces = self.pieces.saturating_add(pieces);
+        if self.pieces > MOST_TENSORS {
+            return Err(format!("at most {MOST_TENSORS} pieces of tensors in all"));
+        }
+        Ok(())
+    }
+
     /// Of each expert the gate and the up in one tensor, as the pack lays them out.
     fn experts_gate_up(&mut self, gate: &TensorInfo, up: &TensorInfo, name: String) -> Result<(), String> {
         let (experts, rest) = (gate.shape[0], &gate.shape[1..]);
@@ -454,6 +465,7 @@ impl<'a> Making<'a> {
         }
         let each: usize = rest.iter().product();
         if !self.experts_transposed() {
+            self.count(2 * experts)?;
             let len = gate.len / experts as u64;
             let piece = |info: &TensorInfo, i: u64| Piece { stored: info.name.clone(), range: i * len..(i + 1) * len };
             let pieces = (0..experts as u64).flat_map(|i| [piece(gate, i), piece(up, i)]).collect();
@@ -488,6 +500,7 @@ impl<'a> Making<'a> {
         if !sound || key.len == 0 || value.len == 0 {
             return Err(KEYS_AND_VALUES.into());
         }
+        self.count(2 * heads)?;
         let (keys, values) = (decoded(key)?, decoded(value)?);
         let (n, r, w) = (nope as u64, rank as u64, width as u64);
         let of_head = |head: u64| {
@@ -529,6 +542,7 @@ impl<'a> Making<'a> {
         if !whole || cols != gate_cols || qkv.dtype != gate.dtype || dim == 0 || group == 0 || gate.len == 0 {
             return Err(DELTA.into());
         }
+        self.count(4 * keys)?;
         let width = gate.len / gates as u64;
         let piece = |info: &TensorInfo, first: usize, count: usize| Piece {
             stored: info.name.clone(),

@@ -1,7 +1,7 @@
 //! compressed-tensors: groups of modules, each with a scheme of its own.
 
 use super::float4::{self, Second};
-use super::float8::{self, block, ignore_activations, is_float8};
+use super::float8::{self, Form, block, ignore_activations, is_float8};
 use super::gptq::none;
 use super::taking::{Failed, Taking, whole};
 use crate::checkpoint::quantized::{Further, Groups, Offset, Packing, Quantized, Scale, Sign, Values};
@@ -42,6 +42,12 @@ struct Scheme {
     block: Option<[usize; 2]>,
 }
 
+impl Scheme {
+    fn float8(&self) -> Form {
+        Form { block: self.block.or(self.group_size.map(|size| [1, size])), outputs_last: false }
+    }
+}
+
 /// Which modules a scheme is for, as compressed-tensors ranks them.
 enum Target {
     Name(String),
@@ -70,9 +76,7 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
             continue;
         }
         let _ = match scheme(&schemes, module, codes, taking) {
-            Ok(scheme) if is_float8(codes) => {
-                float8::one(codes, scheme.block.or(scheme.group_size.map(|size| [1, size])), taking)
-            }
+            Ok(scheme) if is_float8(codes) => float8::one(codes, scheme.float8(), taking),
             Ok(scheme) => integers(module, codes, scheme, taking),
             Err(failed) => Err(failed),
         };

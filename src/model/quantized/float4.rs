@@ -1,10 +1,11 @@
 //! Weights in floats of four bits: NVFP4 and MXFP4.
 
-use super::float8::{self, MOST_EXPERTS, ignore_activations};
-use super::gptq::word;
-use super::taking::{Failed, Taking, entry};
-use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use super::float8::{self, Form, MOST_EXPERTS, ignore_activations};
+use super::gptq::{none, word};
+use super::taking::{Failed, Taking};
+use crate::checkpoint::quantized::{Further, Groups, Offset, Packing, Quantized, Scale, Sign, Values};
 use crate::checkpoint::{Decoder, TensorInfo};
+use crate::model::contract::shown;
 use crate::model::keys::{Keys, Reported};
 
 /// What the second scale of NVFP4 does to the first.
@@ -18,7 +19,21 @@ pub enum Second {
 const NVFP4: usize = 16;
 const MXFP4: usize = 32;
 
-/// ModelOpt: FP8 with a scale for each tensor, NVFP4, or some of both.
+/// ModelOpt's names of what it does to weights, and to activations where it says more.
+const ALGORITHMS: [&str; 10] = [
+    "fp8",
+    "fp8_pb_wo",
+    "fp8_per_channel_per_token",
+    "mxfp8",
+    "nvfp4",
+    "nvfp4_awq",
+    "w4a16_nvfp4",
+    "w4a8_nvfp4_fp8",
+    "w4a8_mxfp4_fp8",
+    "mixed_precision",
+];
+
+/// ModelOpt: floats of eight bits, of four, or some of both.
 pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     const INERT: [&str; 9] = [
         "quant_method",
@@ -32,23 +47,69 @@ pub fn modelopt(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Repo
         "group_size",
     ];
     keys.read_all_of(&INERT);
-    let algorithms =
-        ["fp8", "nvfp4", "nvfp4_awq", "mixed_precision", "w4a16_nvfp4", "fp8_pb_wo", "fp8_per_channel_per_token"];
-    word(keys, "quant_algo", &algorithms)?;
-    for (module, codes) in taking.ending(".weight") {
-        if codes.dtype.name() == "U8" {
-            let scale = format!("{module}.weight_scale");
-            let second = format!("{module}.weight_scale_2");
-            let _ = nvfp4(codes, format!("{module}.weight"), &scale, &second, Second::Multiplies, taking);
+    word(keys, "quant_algo", &ALGORITHMS)?;
+    matrices(taking);
+    for (name, scales) in taking.ending("_weight_scale_2") {
+        if let Some(codes) = taking.find(name).filter(|codes| codes.dtype.name() == "U8") {
+            let _ = nvfp4_experts(codes, scales, taking);
         }
     }
-    float8::all(None, taking);
+    for (_, info) in taking.ending(".pre_quant_scale") {
+        taking.fail("tensor-surplus", info, "inputs are multiplied by it first, which is not known here");
+    }
+    float8::all(Form::default(), taking);
     taking.activations("as the weights, with stored scales");
     Ok(())
 }
 
-/// Codes `[out, in / 2]` of two in a byte, the lower half first; a scale in E4M3 for each sixteen, `[out, in / 16]`, and one
-/// for all.
+/// AMD's Quark: the same tensors, with one scale.
+pub fn quark(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
+    const INERT: [&str; 10] = [
+        "quant_method",
+        "exclude",
+        "export",
+        "kv_cache_post_rope",
+        "kv_cache_quant_config",
+        "layer_quant_config",
+        "layer_type_quant_config",
+        "quant_mode",
+        "softmax_quant_spec",
+        "version",
+    ];
+    keys.read_all_of(&INERT);
+    none(keys, "algo_config", "weights may be transformed then, in a way that is not known here")?;
+    if let Some(all) = keys.object("global_quant_config")? {
+        let mut all = keys.nested("global_quant_config", all);
+        all.read_all();
+        let read = word(&mut all, "weight.dtype", &["fp8_e4m3", "fp8_e5m2", "fp4"]);
+        if all.has("input_tensors") && !all.is_null("input_tensors") {
+            taking.activations("as the config's input_tensors say");
+        }
+        keys.add_problems(all.close());
+        read?;
+    }
+    matrices(taking);
+    float8::all(Form::default(), taking);
+    Ok(())
+}
+
+/// Matrices of codes of four bits.
+fn matrices(taking: &mut Taking<'_>) {
+    for (module, codes) in taking.ending(".weight") {
+        if codes.dtype.name() != "U8" {
+            continue;
+        }
+        let (name, scale) = (format!("{module}.weight"), format!("{module}.weight_scale"));
+        let powers = taking.find(&scale).is_some_and(|info| info.dtype.name() == "U8");
+        // What is wrong is reported.
+        let _ = match powers {
+            true => mxfp4_matrix(codes, name, &scale, taking),
+            false => nvfp4(codes, name, &scale, &format!("{module}.weight_scale_2"), Second::Multiplies, taking),
+        };
+    }
+}
+
+/// Codes `[out, in / 2]` of two in a byte, the lower half first; a scale in E4M3 for each 16 or 32, and one for all.
 pub fn nvfp4<'a>(
     codes: &'a TensorInfo,
     name: String,
@@ -61,10 +122,17 @@ pub fn nvfp4<'a>(
     let one = taking.need(second, codes)?;
     taking.dtype(codes, &["U8"])?;
     let (count, rows, cols) = two_in_a_byte(codes, NVFP4, taking)?;
-    let mut shape = codes.shape.clone();
-    shape.pop();
-    shape.push(cols / NVFP4);
-    taking.shape(scales, &[&shape])?;
+    let outer = &codes.shape[..codes.shape.len() - 1];
+    let groups = [NVFP4, 2 * NVFP4].map(|size| [outer, &[cols / size]].concat());
+    let which = taking.shape(scales, &[&groups[0], &groups[1]])?;
+    let size = NVFP4 << which;
+    if !cols.is_multiple_of(size) {
+        return Err(taking.fail(
+            "tensor-row",
+            codes,
+            format!("expected rows of a multiple of {size} codes, found {cols}"),
+        ));
+    }
     if count == 1 {
         taking.shape(one, &[&[], &[1]])?;
     } else {
@@ -73,17 +141,16 @@ pub fn nvfp4<'a>(
     let numbers = taking.numbers(scales, &["F8_E4M3"])?;
     let one = taking.numbers(one, &["F32"])?;
     let all = taking.codes(codes, [count * rows, cols], Packing::Stream { bits: 4, align: 8 }, Values::float4())?;
-    let part = |numbers: &Numbers, i: usize| Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() };
     let matrix = |i: usize| Quantized {
         rows,
         cols,
-        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
-        groups: Groups::Blocks { rows: 1, cols: NVFP4, across: cols / NVFP4 },
+        codes: all.entry(i, count),
+        groups: Groups::Blocks { rows: 1, cols: size, across: cols / size },
         scale: Scale {
-            numbers: part(&numbers, i),
+            numbers: numbers.entry(i, count),
             further: match does {
-                Second::Multiplies => Further::Times(part(&one, i)),
-                Second::Divides => Further::Over(part(&one, i)),
+                Second::Multiplies => Further::Times(one.entry(i, count)),
+                Second::Divides => Further::Over(one.entry(i, count)),
             },
             sign: Sign::NotNegative,
         },
@@ -95,6 +162,42 @@ pub fn nvfp4<'a>(
     shape.pop();
     shape.push(cols);
     taking.make("NVFP4", name, codes, shape, matrices);
+    Ok(())
+}
+
+/// Codes `[experts, in / 2, out]` of two inputs in a byte, a scale for each sixteen inputs, `[experts, in / 16, out]`, and one
+/// for all.
+fn nvfp4_experts<'a>(codes: &'a TensorInfo, second: &'a TensorInfo, taking: &mut Taking<'a>) -> Result<(), Failed> {
+    let scales = taking.need(&format!("{}_weight_scale", codes.name), codes)?;
+    taking.need(&second.name, codes)?;
+    let [count, pairs, cols] = codes.shape[..] else {
+        return Err(taking.fail("tensor-shape", codes, "expected the shape [experts, in / 2, out]"));
+    };
+    let rows = pairs.saturating_mul(2);
+    if !(1..=MOST_EXPERTS).contains(&count) || rows == 0 || cols == 0 || !rows.is_multiple_of(NVFP4) {
+        let message = format!("expected a multiple of {NVFP4} inputs for each expert, found {}", shown(&codes.shape));
+        return Err(taking.fail("tensor-row", codes, message));
+    }
+    taking.shape(scales, &[&[count, rows / NVFP4, cols]])?;
+    taking.shape(second, &[&[], &[1]])?;
+    let numbers = taking.numbers(scales, &["F8_E4M3"])?;
+    let second = taking.numbers(second, &["F32"])?;
+    let all = taking.codes(codes, [count * rows, cols], Packing::RowPairs, Values::float4())?;
+    let matrix = |i: usize| Quantized {
+        rows,
+        cols,
+        codes: all.entry(i, count),
+        groups: Groups::Blocks { rows: NVFP4, cols: 1, across: cols },
+        scale: Scale {
+            numbers: numbers.entry(i, count),
+            further: Further::Times(second.clone()),
+            sign: Sign::NotNegative,
+        },
+        offset: Offset::None,
+        transposed: false,
+    };
+    let matrices = (0..count).map(matrix).collect();
+    taking.make("NVFP4", codes.name.clone(), codes, vec![count, rows, cols], matrices);
     Ok(())
 }
 
@@ -121,7 +224,7 @@ pub fn mxfp4_matrix<'a>(
     taking: &mut Taking<'a>,
 ) -> Result<(), Failed> {
     let scales = taking.need(scale, codes)?;
-    taking.dtype(codes, &["U8"])?;
+    taking.dtype(codes, &["U8", "I8"])?;
     let (count, rows, cols) = two_in_a_byte(codes, MXFP4, taking)?;
     let mut shape = codes.shape.clone();
     shape.pop();
@@ -148,13 +251,9 @@ fn powers(
     let matrix = |i: usize| Quantized {
         rows,
         cols,
-        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        codes: all.entry(i, count),
         groups: Groups::Blocks { rows: 1, cols: MXFP4, across: cols / MXFP4 },
-        scale: Scale {
-            numbers: Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() },
-            further: Further::Nothing,
-            sign: Sign::Positive,
-        },
+        scale: Scale { numbers: numbers.entry(i, count), further: Further::Nothing, sign: Sign::Positive },
         offset: Offset::None,
         transposed,
     };

@@ -1,7 +1,8 @@
 //! Weights in floats of eight bits, each times a scale of its tensor, row, column or block.
 
-use super::taking::{ACTIVATIONS, Failed, Taking, entry};
-use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use super::float4::mxfp4_matrix;
+use super::taking::{ACTIVATIONS, Failed, Taking};
+use crate::checkpoint::quantized::{Further, Groups, Offset, Packing, Quantized, Scale, Sign, Values};
 use crate::checkpoint::{Decoder, TensorInfo};
 use crate::model::keys::{Found, Keys, Reported, count};
 
@@ -29,7 +30,10 @@ pub fn fp8(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported>
     one_of(keys, "scale_fmt", &["ue8m0", "float"])?;
     let scheme = one_of(keys, "activation_scheme", &["dynamic", "static"])?;
     let block = block(keys, "weight_block_size")?;
-    all(block, taking);
+    if one_of(keys, "expert_dtype", &["fp8", "fp4"])?.as_deref() == Some("fp4") {
+        experts_of_four_bits(taking);
+    }
+    all(Form { block, outputs_last: false }, taking);
     taking.activations(format!("E4M3, {}", scheme.as_deref().unwrap_or("dynamic")));
     Ok(())
 }
@@ -37,7 +41,7 @@ pub fn fp8(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported>
 /// `quant_method: fbgemm_fp8`: one scale for each row.
 pub fn fbgemm(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.read_all_of(&INERT);
-    all(None, taking);
+    all(Form { block: None, outputs_last: true }, taking);
     taking.activations("E4M3, for each token");
     Ok(())
 }
@@ -54,12 +58,34 @@ pub fn is_float8(info: &TensorInfo) -> bool {
     matches!(info.dtype.name(), "F8_E4M3" | "F8_E5M2")
 }
 
+/// DeepSeek's experts, two codes in a byte.
+fn experts_of_four_bits(taking: &mut Taking<'_>) {
+    for (module, codes) in taking.ending(".weight") {
+        if module.contains(".experts.") && codes.dtype.name() == "I8" {
+            let name = format!("{module}.weight");
+            let inverse = format!("{module}.weight_scale_inv");
+            let scale = if taking.find(&inverse).is_some() { inverse } else { format!("{module}.scale") };
+            // What is wrong is reported.
+            let _ = mxfp4_matrix(codes, name, &scale, taking);
+        }
+    }
+}
+
+/// What the shapes of scales mean.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Form {
+    /// Rows and columns of a block.
+    pub block: Option<[usize; 2]>,
+    /// Experts in one tensor are stored as [in, out], and a scale for each of something is for each output.
+    pub outputs_last: bool,
+}
+
 /// All weights that are stored so.
-pub fn all(block: Option<[usize; 2]>, taking: &mut Taking<'_>) {
+pub fn all(form: Form, taking: &mut Taking<'_>) {
     for (_, codes) in taking.ending("") {
         if is_float8(codes) && !is_scale(&codes.name) && !taking.is_taken(codes) {
             // What is wrong is reported.
-            let _ = one(codes, block, taking);
+            let _ = one(codes, form, taking);
         }
     }
     ignore_activations(taking);
@@ -71,7 +97,7 @@ fn is_scale(name: &str) -> bool {
 }
 
 pub fn ignore_activations(taking: &mut Taking<'_>) {
-    taking.ignore(ACTIVATIONS, &[".input_scale", ".input_zero_point", ".output_scale", ".activation_scale"]);
+    taking.ignore(ACTIVATIONS, &[".input_scale", ".input_zero_point", ".output_scale", "activation_scale"]);
     taking.ignore(ACTIVATIONS, &[".input_global_scale", "_input_scale", ".input_scale_ub", ".qscale_act"]);
     taking
         .ignore("scales of cached keys and values", &[".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"]);
@@ -79,9 +105,14 @@ pub fn ignore_activations(taking: &mut Taking<'_>) {
 
 /// A weight `[out, in]`, or of all experts with one more dimension in front, beside `..._scale`, `..._scale_inv` or what
 /// else it is called: one, or one for each entry, row, column or block. Whatever its name, a scale is a factor.
-pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Taking<'a>) -> Result<(), Failed> {
+pub fn one<'a>(codes: &'a TensorInfo, form: Form, taking: &mut Taking<'a>) -> Result<(), Failed> {
     let module = codes.name.strip_suffix(".weight").unwrap_or(&codes.name);
-    let others = [format!("{}_scale_inv", codes.name), format!("{module}.scale"), format!("{module}.qscale_weight")];
+    let others = [
+        format!("{}_scale_inv", codes.name),
+        format!("{}_weight_scale", codes.name),
+        format!("{module}.scale"),
+        format!("{module}.qscale_weight"),
+    ];
     let other = others.into_iter().find(|name| taking.find(name).is_some());
     let scales = taking.need(&other.unwrap_or(format!("{}_scale", codes.name)), codes)?;
     let (experts, rows, cols) = match codes.shape[..] {
@@ -98,7 +129,7 @@ pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Ta
     let whole = Groups::Blocks { rows, cols, across: 1 };
     let by_row = Groups::Blocks { rows: 1, cols, across: 1 };
     let by_col = Groups::Blocks { rows, cols: 1, across: cols };
-    let blocks = block.map(|[high, wide]| {
+    let blocks = form.block.map(|[high, wide]| {
         let across = cols.div_ceil(wide);
         ([rows.div_ceil(high), across], Groups::Blocks { rows: high, cols: wide, across })
     });
@@ -122,10 +153,15 @@ pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Ta
             }
         }
         (None, Some(experts)) => {
+            forms.push((vec![], whole.clone()));
             forms.push((vec![experts], whole.clone()));
             forms.push((vec![experts, 1, 1], whole));
-            forms.push((vec![experts, rows, 1], by_row));
-            forms.push((vec![experts, 1, cols], by_col));
+            forms.push((vec![experts, 1, cols], by_col.clone()));
+            if form.outputs_last {
+                forms.push((vec![experts, cols, 1], by_col));
+            } else {
+                forms.push((vec![experts, rows, 1], by_row));
+            }
         }
     }
     let shapes: Vec<&[usize]> = forms.iter().map(|(shape, _)| shape.as_slice()).collect();
@@ -138,10 +174,10 @@ pub fn one<'a>(codes: &'a TensorInfo, block: Option<[usize; 2]>, taking: &mut Ta
     let matrix = |i: usize| Quantized {
         rows,
         cols,
-        codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+        codes: all.entry(i, count),
         groups: groups.clone(),
         scale: Scale {
-            numbers: Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() },
+            numbers: if scales.shape.is_empty() { numbers.clone() } else { numbers.entry(i, count) },
             further: Further::Nothing,
             sign: Sign::Positive,
         },

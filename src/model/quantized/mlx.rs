@@ -1,10 +1,10 @@
 //! MLX: codes of 1 to 8 bits with a scale and a bias for each group, and its floats of four and eight bits.
 
 use super::float8::MOST_EXPERTS;
-use super::taking::{Failed, Taking, entry};
+use super::taking::{Failed, Taking};
 use crate::checkpoint::Decoder;
 use crate::checkpoint::TensorInfo;
-use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use crate::checkpoint::quantized::{Further, Groups, Offset, Packing, Quantized, Scale, Sign, Values};
 use crate::model::keys::{Keys, Reported};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -145,19 +145,18 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
         Packing::Stream { bits: bits as u32, align: 32 },
         values,
     )?;
-    let part = |numbers: &Numbers, i: usize| Numbers { stored: entry(&numbers.stored, i, count), ..numbers.clone() };
     let matrices: Vec<Quantized> = (0..count)
         .map(|i| Quantized {
             rows,
             cols,
-            codes: Codes { stored: entry(&all.stored, i, count), ..all.clone() },
+            codes: all.entry(i, count),
             groups: Groups::Blocks { rows: 1, cols: group_size, across: groups },
             scale: Scale {
-                numbers: part(&numbers, i),
+                numbers: numbers.entry(i, count),
                 further: global.clone().map_or(Further::Nothing, Further::Times),
                 sign,
             },
-            offset: biases.as_ref().map_or(Offset::None, |biases| Offset::Bias(part(biases, i))),
+            offset: biases.as_ref().map_or(Offset::None, |biases| Offset::Bias(biases.entry(i, count))),
             transposed: false,
         })
         .collect();

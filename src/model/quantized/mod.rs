@@ -31,11 +31,12 @@ const METHOD: &str = "quant_method";
 type Undo = fn(&mut Keys<'_>, &mut Taking<'_>) -> Result<(), Reported>;
 
 /// The methods, by `quant_method`.
-const METHODS: [(&str, Undo); 18] = [
+const METHODS: [(&str, Undo); 19] = [
     ("fp8", float8::fp8),
     ("fbgemm_fp8", float8::fbgemm),
     ("modelopt", float4::modelopt),
     ("modelopt_fp4", float4::modelopt),
+    ("quark", float4::quark),
     ("mxfp4", float4::mxfp4),
     ("compressed-tensors", compressed::undo),
     ("sparseml", compressed::undo),

@@ -252,10 +252,3 @@ impl Taken {
 pub fn whole(info: &TensorInfo) -> Piece {
     Piece { stored: info.name.clone(), range: 0..info.len }
 }
-
-/// The bytes of entry `i` of `count` in a tensor's outermost dimension.
-pub fn entry(stored: &Piece, i: usize, count: usize) -> Piece {
-    let each = (stored.range.end - stored.range.start) / count as u64;
-    let first = stored.range.start + i as u64 * each;
-    Piece { stored: stored.stored.clone(), range: first..first + each }
-}
