@@ -359,6 +359,16 @@ fn a_constant_of_the_family_can_not_be_another() {
 }
 
 #[test]
+fn heads_that_are_no_whole_groups_are_refused_by_both_numbers() {
+    let rank = |n: u8| [b"qwen35.ssm.time_step_rank\x04\0\0\0".as_slice(), &[n, 0, 0, 0]].concat();
+    refused(
+        "qwen3_5-turns.gguf",
+        &[(&rank(6), &rank(7))],
+        &["expected ssm.time_step_rank to be a multiple of ssm.group_count, found 7 and 2"],
+    );
+}
+
+#[test]
 fn a_damaged_container_is_told_and_nothing_else() {
     let mut bytes = fs::read(gguf("llama-plain.gguf")).expect("it is there");
     bytes.truncate(bytes.len() - 100);

@@ -313,6 +313,7 @@ fn a_number_that_is_wrong_negative_or_absurd() {
         ("hidden_size", json!(true), format!("{whole}true")),
         ("num_hidden_layers", json!(1e9), format!("{whole}1000000000.0")),
         ("num_hidden_layers", json!(1_000_000_000), "expected at most 10000, found 1000000000".into()),
+        ("num_hidden_layers", json!(9999), "expected at most 21, as there are no more tensors, found 9999".into()),
         ("num_hidden_layers", json!(-1), format!("{whole}-1")),
         ("vocab_size", json!(0), format!("{whole}0")),
         (

@@ -62,9 +62,10 @@ pub fn close_books(
     let whole = source.files().iter().any(|file| file.path == config.path);
     let folder = if whole { &config.path } else { config.path.parent().unwrap_or(&config.path) };
     let folder = folder.display().to_string();
+    let tensors = source.tensors().len() + unavailable.len();
     let reading = match &pack.text {
-        None => read(pack, &mut keys, None).map(|hyper| (hyper, pack.tensors.clone(), why.clone())),
-        Some(text) => read_text(pack, text, &mut keys, packs, &file),
+        None => read(pack, &mut keys, None, tensors).map(|hyper| (hyper, pack.tensors.clone(), why.clone())),
+        Some(text) => read_text(pack, text, &mut keys, packs, &file, tensors),
     };
     let placeholders = placeholders(pack, &mut keys);
     books.problems = keys.close();
@@ -125,8 +126,8 @@ fn name_origins(problems: &mut [Problem], config: &Config) {
 }
 
 /// Reads a language model's config.
-fn read<'c>(pack: &Pack, keys: &mut Keys<'c>, outer: Option<&mut Keys<'c>>) -> Result<Hyper, Reported> {
-    Hyper::read(&mut Fields { pack, keys, outer })
+fn read<'c>(pack: &Pack, keys: &mut Keys<'c>, outer: Option<&mut Keys<'c>>, tensors: usize) -> Result<Hyper, Reported> {
+    Hyper::read(&mut Fields { pack, keys, outer, tensors })
 }
 
 /// Reads the config of the language model inside a folder of several: with the pack that answers for it, but for the
@@ -137,6 +138,7 @@ fn read_text<'c>(
     outer: &mut Keys<'c>,
     packs: &[Pack],
     file: &'c str,
+    stored: usize,
 ) -> Result<(Hyper, Tensors, String), Reported> {
     let Some(map) = outer.object(&text.config)? else {
         return Err(outer.report(
@@ -161,7 +163,7 @@ fn read_text<'c>(
         declare_inert(&mut keys, inner);
         let tensors = inner.tensors.under(&pack.tensors);
         let why = format!("its {}: pack {}", text.config, inner.name);
-        Ok((read(inner, &mut keys, Some(outer))?, tensors, why))
+        Ok((read(inner, &mut keys, Some(outer), stored)?, tensors, why))
     });
     if inner.is_err() {
         // What its keys mean, and those that the folder has beside them, can't be known.

@@ -14,6 +14,8 @@ pub struct Fields<'p, 'k, 'c> {
     pub keys: &'k mut Keys<'c>,
     /// The keys of the folder, where the language model's own stand inside it: what both have, the folder's decides.
     pub outer: Option<&'k mut Keys<'c>>,
+    /// How many tensors the checkpoint has, or should have.
+    pub tensors: usize,
 }
 
 /// Fields that a folder of several models decides for all of them.

@@ -515,12 +515,18 @@ impl<'a> Making<'a> {
 
     /// The heads of the delta rule.
     fn delta_heads(&self) -> Result<Heads, String> {
+        const KEYS: &str = "ssm.group_count";
+        const VALUES: &str = "ssm.time_step_rank";
         let count = |key| self.reading.count(key).and_then(|n| usize::try_from(n).ok());
-        match (count("ssm.group_count"), count("ssm.time_step_rank")) {
+        match (count(KEYS), count(VALUES)) {
             (Some(keys @ 1..=MOST_ENTRIES), Some(values @ 1..=MOST_ENTRIES)) if values.is_multiple_of(keys) => {
                 Ok(Heads { keys, each: values / keys })
             }
-            _ => Err("needs ssm.group_count and ssm.time_step_rank, a multiple of it".into()),
+            _ => {
+                let found = |key| self.reading.get(key).map_or("none".to_owned(), ToString::to_string);
+                let (keys, values) = (found(KEYS), found(VALUES));
+                Err(format!("expected {VALUES} to be a multiple of {KEYS}, found {values} and {keys}"))
+            }
         }
     }
 
