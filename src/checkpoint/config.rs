@@ -37,23 +37,21 @@ impl Config {
             let message = format!("has no {NAME}: {}", listing.config_hint());
             return Err(Problem::new("config-missing", folder.display().to_string(), message));
         }
-        let path = folder.join(NAME);
-        let bytes = files::read_small(&path, LIMIT)?;
-        let root = json::parse_config(&bytes, &path.display().to_string())?;
-        Ok(Self { sha256: sha256_hex(&bytes), path, root, origins: BTreeMap::new() })
+        Self::of(folder.join(NAME))
     }
 
-    /// Path and object of a further JSON file in the folder of one, where it is there.
+    /// Reads a further JSON file of a folder, where it is there.
     ///
     /// # Errors
     /// As [`Config::read`].
-    pub fn read_beside(folder: &Path, name: &str) -> Result<Option<(String, Map<String, Value>)>, Problem> {
-        if !Listing::read(folder)?.has(name) {
-            return Ok(None);
-        }
-        let path = folder.join(name);
-        let place = path.display().to_string();
-        let root = json::parse_config(&files::read_small(&path, LIMIT)?, &place)?;
-        Ok(Some((place, root)))
+    pub fn read_beside(folder: &Path, name: &str) -> Result<Option<Self>, Problem> {
+        let there = Listing::read(folder)?.has(name);
+        there.then(|| Self::of(folder.join(name))).transpose()
+    }
+
+    fn of(path: PathBuf) -> Result<Self, Problem> {
+        let bytes = files::read_small(&path, LIMIT)?;
+        let root = json::parse_config(&bytes, &path.display().to_string())?;
+        Ok(Self { sha256: sha256_hex(&bytes), path, root, origins: BTreeMap::new() })
     }
 }

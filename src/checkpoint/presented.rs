@@ -101,6 +101,9 @@ impl Piece {
     }
 }
 
+/// A tensor's name, the number of a matrix in it, and what that one needs.
+type Held = ((String, usize), Arc<Loaded>);
+
 /// The tensors of another source, differently.
 pub struct Presented {
     inner: Arc<dyn Source>,
@@ -108,7 +111,7 @@ pub struct Presented {
     views: BTreeMap<String, View>,
     ignorable: Vec<(&'static str, String)>,
     /// Matrices that don't lie by rows, by tensor and number: those that were used last.
-    held: Mutex<VecDeque<((String, usize), Arc<Loaded>)>>,
+    held: Mutex<VecDeque<Held>>,
 }
 
 /// As many as are read at a time: in the order of a pass, and of experts.

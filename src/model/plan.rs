@@ -779,3 +779,16 @@ impl Plan {
         total
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Weight;
+
+    #[test]
+    fn rows_and_columns_of_any_shape() {
+        let of = |shape: &[usize]| Weight::whole("w".to_owned(), shape).rows_and_cols();
+        assert_eq!([of(&[3, 4]), of(&[7]), of(&[2, 3, 4]), of(&[])], [(3, 4), (1, 7), (6, 4), (1, 1)]);
+        // Of a damaged config.
+        assert_eq!([of(&[5, 0]), of(&[usize::MAX, 2, 3])], [(5, 0), (usize::MAX, 3)]);
+    }
+}

@@ -149,7 +149,7 @@ fn eight_bits<'a>(module: &str, scales: &'a TensorInfo, taking: &mut Taking<'a>)
         )?,
         groups: Groups::Blocks { rows: 1, cols, across: 1 },
         // The library's own constant for 1/127.
-        scale: Scale { numbers, further: Further::Then(7.874_015_7e-3), sign: Sign::NotNegative },
+        scale: Scale { numbers, further: Further::Then(7.874_016e-3), sign: Sign::NotNegative },
         offset: Offset::None,
         transposed: false,
     };

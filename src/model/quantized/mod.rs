@@ -103,7 +103,7 @@ type Found = (String, String, Map<String, Value>);
 fn beside(config: &Config) -> Result<Option<Found>, Problem> {
     let Some(folder) = config.path.parent() else { return Ok(None) };
     for (name, method) in BESIDE {
-        let Some((file, mut root)) = Config::read_beside(folder, name)? else { continue };
+        let Some(Config { path: file, mut root, .. }) = Config::read_beside(folder, name)? else { continue };
         let mut path = String::new();
         if let Some(Value::Object(inner)) = root.get_mut("quantization") {
             // ModelOpt has the producer beside it.
@@ -111,7 +111,7 @@ fn beside(config: &Config) -> Result<Option<Found>, Problem> {
             path = "quantization.".to_owned();
         }
         root.entry(METHOD).or_insert_with(|| method.into());
-        return Ok(Some((file, path, root)));
+        return Ok(Some((file.display().to_string(), path, root)));
     }
     Ok(None)
 }
