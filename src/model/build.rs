@@ -2,7 +2,7 @@
 
 use super::assemble::Hyper;
 use super::contract::{Contract, FOREIGN, tensor_name};
-use super::fields::{Fields, OUTER};
+use super::fields::{Fields, OUTER, Stored};
 use super::keys::{Keys, Reported, UNKNOWN_KEY, key_name, shown};
 use super::pack::{Inert, Pack, Tensors, Text};
 use super::plan::Plan;
@@ -62,10 +62,10 @@ pub fn close_books(
     let whole = source.files().iter().any(|file| file.path == config.path);
     let folder = if whole { &config.path } else { config.path.parent().unwrap_or(&config.path) };
     let folder = folder.display().to_string();
-    let tensors = source.tensors().len() + unavailable.len();
+    let stored = Stored::of(source, unavailable);
     let reading = match &pack.text {
-        None => read(pack, &mut keys, None, tensors).map(|hyper| (hyper, pack.tensors.clone(), why.clone())),
-        Some(text) => read_text(pack, text, &mut keys, packs, &file, tensors),
+        None => read(pack, &mut keys, None, stored).map(|hyper| (hyper, pack.tensors.clone(), why.clone())),
+        Some(text) => read_text(pack, text, &mut keys, packs, &file, stored),
     };
     let placeholders = placeholders(pack, &mut keys);
     books.problems = keys.close();
@@ -126,8 +126,8 @@ fn name_origins(problems: &mut [Problem], config: &Config) {
 }
 
 /// Reads a language model's config.
-fn read<'c>(pack: &Pack, keys: &mut Keys<'c>, outer: Option<&mut Keys<'c>>, tensors: usize) -> Result<Hyper, Reported> {
-    Hyper::read(&mut Fields { pack, keys, outer, tensors })
+fn read<'c>(pack: &Pack, keys: &mut Keys<'c>, outer: Option<&mut Keys<'c>>, stored: Stored) -> Result<Hyper, Reported> {
+    Hyper::read(&mut Fields { pack, keys, outer, stored })
 }
 
 /// Reads the config of the language model inside a folder of several: with the pack that answers for it, but for the
@@ -138,7 +138,7 @@ fn read_text<'c>(
     outer: &mut Keys<'c>,
     packs: &[Pack],
     file: &'c str,
-    stored: usize,
+    stored: Stored,
 ) -> Result<(Hyper, Tensors, String), Reported> {
     let Some(map) = outer.object(&text.config)? else {
         return Err(outer.report(

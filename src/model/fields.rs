@@ -4,9 +4,11 @@ use super::keys::{Keys, Reported, shown};
 use super::pack::{Field, Pack};
 use super::rules;
 use super::schema;
+use crate::checkpoint::Source;
 use crate::ops::Activation;
 use crate::problem::quote;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// A pack and the config that it reads.
 pub struct Fields<'p, 'k, 'c> {
@@ -14,8 +16,24 @@ pub struct Fields<'p, 'k, 'c> {
     pub keys: &'k mut Keys<'c>,
     /// The keys of the folder, where the language model's own stand inside it: what both have, the folder's decides.
     pub outer: Option<&'k mut Keys<'c>>,
-    /// How many tensors the checkpoint has, or should have.
+    pub stored: Stored,
+}
+
+/// What the tensors of a checkpoint leave room for.
+#[derive(Clone, Copy)]
+pub struct Stored {
+    /// How many there are, or should be.
     pub tensors: usize,
+    /// The largest dimension of any: a router has a row for each expert.
+    pub largest: usize,
+}
+
+impl Stored {
+    pub fn of(source: &dyn Source, unavailable: &BTreeSet<String>) -> Self {
+        let tensors = source.tensors().len() + unavailable.len();
+        let largest = source.tensors().values().flat_map(|info| &info.shape).max().copied().unwrap_or(0);
+        Self { tensors, largest: if unavailable.is_empty() { largest } else { usize::MAX } }
+    }
 }
 
 /// Fields that a folder of several models decides for all of them.

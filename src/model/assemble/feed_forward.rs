@@ -198,6 +198,7 @@ impl MoeHyper {
         let experts = fields.some_count("num_experts")?;
         let layers = rules::moe_layers(fields, n)?;
         let most = MAX_PIECES / layers.iter().filter(|&&moe| moe).count().max(1);
+        let most = most.min(fields.stored.largest);
         if let Some(experts) = experts.filter(|&experts| experts > most) {
             return Err(fields.wrong("num_experts", format!("expected at most {most} in each layer, found {experts}")));
         }

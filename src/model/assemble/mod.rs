@@ -172,10 +172,11 @@ impl Hyper {
         let vocab_size = fields.count("vocab_size");
         let hidden_size = fields.count("hidden_size");
         let layers = fields.count("num_hidden_layers").and_then(|n| match n {
-            n if n <= MAX_LAYERS.min(fields.tensors) => Ok(n),
+            n if n <= MAX_LAYERS.min(fields.stored.tensors) => Ok(n),
             // So many would be missing that nobody reads their names.
             n if n <= MAX_LAYERS => {
-                let message = format!("expected at most {}, as there are no more tensors, found {n}", fields.tensors);
+                let message =
+                    format!("expected at most {}, as there are no more tensors, found {n}", fields.stored.tensors);
                 Err(fields.wrong("num_hidden_layers", message))
             }
             n => Err(fields.wrong("num_hidden_layers", format!("expected at most {MAX_LAYERS}, found {n}"))),

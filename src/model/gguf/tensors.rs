@@ -127,7 +127,11 @@ impl<'a> Making<'a> {
             "mamba_a_log" | "delta_a_log" => {
                 let rows = info.shape.iter().product::<usize>();
                 let axes = match self.turned(weight, rows)? {
-                    Some(Heads { keys, each }) => vec![(keys as u64, 1), (each as u64, keys as u64)],
+                    Some(Heads { keys, each }) => {
+                        // One entry of each head; where there are more, the books refuse the shape.
+                        let dim = rows / keys / each;
+                        [(keys, dim), (each, keys * dim), (dim, 1)].map(|(n, step)| (n as u64, step as u64)).to_vec()
+                    }
                     None => vec![(rows as u64, 1)],
                 };
                 // Where its decay is per channel, the delta rule has it as its heads broadcast.
