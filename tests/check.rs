@@ -173,6 +173,7 @@ fn the_json_report_has_its_documented_keys() {
         "config_sha256",
         "parameters",
         "census",
+        "formats",
         "files",
         "ignored_tensors",
         "allowed_unused",

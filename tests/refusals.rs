@@ -1417,7 +1417,7 @@ fn a_quantization_that_is_not_known_is_refused_by_name() {
         })
     };
     for (key, value, wanted) in [
-        ("quant_method", json!("fp8"), "expected bitnet, found `fp8`"),
+        ("quant_method", json!("fp8"), "`fp8`, but no tensor of the folder is stored so"),
         ("linear_class", json!("linear"), "expected bitlinear or autobitlinear"),
         ("quantization_mode", json!("online"), "online is for autobitlinear"),
         ("modules_to_not_convert", json!(["q_proj"]), "expected null or [\"lm_head\"], found [\"q_proj\"]"),

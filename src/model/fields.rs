@@ -30,6 +30,10 @@ pub struct Stored {
 
 impl Stored {
     pub fn of(source: &dyn Source, unavailable: &BTreeSet<String>) -> Self {
+        // A plan without a checkpoint.
+        if source.tensors().is_empty() {
+            return Self { tensors: usize::MAX, largest: usize::MAX };
+        }
         let tensors = source.tensors().len() + unavailable.len();
         let largest = source.tensors().values().flat_map(|info| &info.shape).max().copied().unwrap_or(0);
         Self { tensors, largest: if unavailable.is_empty() { largest } else { usize::MAX } }

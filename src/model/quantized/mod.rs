@@ -144,7 +144,15 @@ fn present(
         }
     };
     let mut taking = Taking::new(source.as_ref());
-    let done = undo(&mut keys, &mut taking);
+    let mut done = undo(&mut keys, &mut taking);
+    if done.is_ok() && taking.found_nothing() {
+        let method = keys.text(METHOD).ok().flatten().unwrap_or("mlx");
+        let message = format!(
+            "{}, but no tensor of the folder is stored so; weights that are quantised while they are loaded are not known here",
+            quote(method)
+        );
+        done = Err(keys.report("config-value", METHOD, message));
+    }
     let mut taken = taking.close();
     let mut problems = std::mem::take(&mut taken.problems);
     let mut notes = opened.notes;

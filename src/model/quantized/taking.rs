@@ -221,6 +221,11 @@ impl<'a> Taking<'a> {
         self.activations = Some(how.into());
     }
 
+    /// Whether nothing was found that is quantised, rightly or not.
+    pub fn found_nothing(&self) -> bool {
+        self.made.is_empty() && self.problems.is_empty()
+    }
+
     pub fn close(self) -> Taken {
         let rest = self.source.tensors().values().filter(|info| !self.taken.contains(info.name.as_str()));
         let rest = rest.map(|info| (info.clone(), View::Pieces(vec![whole(info)])));
