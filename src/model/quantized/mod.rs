@@ -146,6 +146,10 @@ fn present(
     let mut taking = Taking::new(source.as_ref());
     let mut done = undo(&mut keys, &mut taking);
     if done.is_ok() && taking.found_nothing() {
+        // A file that was left beside weights of another kind says nothing.
+        if file != config.path.display().to_string() {
+            return opened;
+        }
         let method = keys.text(METHOD).ok().flatten().unwrap_or("mlx");
         let message = format!(
             "{}, but no tensor of the folder is stored so; weights that are quantised while they are loaded are not known here",
