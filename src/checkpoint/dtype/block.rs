@@ -127,33 +127,44 @@ impl Block {
 
     #[inline(always)]
     fn decode_here(self, bytes: &[u8], out: &mut [f32]) {
+        // Closures of their own: a function handed on by itself is not compiled for the caller's instruction set.
+        macro_rules! each_block {
+            ($decode:path) => {
+                each(
+                    bytes,
+                    out,
+                    #[inline(always)]
+                    |block, values| $decode(block, values),
+                )
+            };
+        }
         match self {
-            Block::Q4_0 => each(bytes, out, legacy::q4_0),
-            Block::Q4_1 => each(bytes, out, legacy::q4_1),
-            Block::Q5_0 => each(bytes, out, legacy::q5_0),
-            Block::Q5_1 => each(bytes, out, legacy::q5_1),
-            Block::Q8_0 => each(bytes, out, legacy::q8_0),
-            Block::Q8_1 => each(bytes, out, legacy::q8_1),
-            Block::Q2_K => each(bytes, out, superblocks::q2_k),
-            Block::Q3_K => each(bytes, out, superblocks::q3_k),
-            Block::Q4_K => each(bytes, out, superblocks::q4_k),
-            Block::Q5_K => each(bytes, out, superblocks::q5_k),
-            Block::Q6_K => each(bytes, out, superblocks::q6_k),
-            Block::Q8_K => each(bytes, out, legacy::q8_k),
-            Block::IQ2_XXS => each(bytes, out, grids::iq2_xxs),
-            Block::IQ2_XS => each(bytes, out, grids::iq2_xs),
-            Block::IQ3_XXS => each(bytes, out, grids::iq3_xxs),
-            Block::IQ1_S => each(bytes, out, grids::iq1_s),
-            Block::IQ4_NL => each(bytes, out, codebooks::iq4_nl),
-            Block::IQ3_S => each(bytes, out, grids::iq3_s),
-            Block::IQ2_S => each(bytes, out, grids::iq2_s),
-            Block::IQ4_XS => each(bytes, out, codebooks::iq4_xs),
-            Block::IQ1_M => each(bytes, out, grids::iq1_m),
-            Block::TQ1_0 => each(bytes, out, ternary::tq1_0),
-            Block::TQ2_0 => each(bytes, out, ternary::tq2_0),
-            Block::MXFP4 => each(bytes, out, codebooks::mxfp4),
-            Block::NVFP4 => each(bytes, out, codebooks::nvfp4),
-            Block::Q1_0 => each(bytes, out, ternary::q1_0),
+            Block::Q4_0 => each_block!(legacy::q4_0),
+            Block::Q4_1 => each_block!(legacy::q4_1),
+            Block::Q5_0 => each_block!(legacy::q5_0),
+            Block::Q5_1 => each_block!(legacy::q5_1),
+            Block::Q8_0 => each_block!(legacy::q8_0),
+            Block::Q8_1 => each_block!(legacy::q8_1),
+            Block::Q2_K => each_block!(superblocks::q2_k),
+            Block::Q3_K => each_block!(superblocks::q3_k),
+            Block::Q4_K => each_block!(superblocks::q4_k),
+            Block::Q5_K => each_block!(superblocks::q5_k),
+            Block::Q6_K => each_block!(superblocks::q6_k),
+            Block::Q8_K => each_block!(legacy::q8_k),
+            Block::IQ2_XXS => each_block!(grids::iq2_xxs),
+            Block::IQ2_XS => each_block!(grids::iq2_xs),
+            Block::IQ3_XXS => each_block!(grids::iq3_xxs),
+            Block::IQ1_S => each_block!(grids::iq1_s),
+            Block::IQ4_NL => each_block!(codebooks::iq4_nl),
+            Block::IQ3_S => each_block!(grids::iq3_s),
+            Block::IQ2_S => each_block!(grids::iq2_s),
+            Block::IQ4_XS => each_block!(codebooks::iq4_xs),
+            Block::IQ1_M => each_block!(grids::iq1_m),
+            Block::TQ1_0 => each_block!(ternary::tq1_0),
+            Block::TQ2_0 => each_block!(ternary::tq2_0),
+            Block::MXFP4 => each_block!(codebooks::mxfp4),
+            Block::NVFP4 => each_block!(codebooks::nvfp4),
+            Block::Q1_0 => each_block!(ternary::q1_0),
         }
     }
 }
@@ -225,6 +236,6 @@ mod tests {
                 }
             }
         }
-        assert!(known > 0 && known % (9 * 4) == 0, "{known}");
+        assert!(known > 0 && known % (13 * 4) == 0, "{known}");
     }
 }

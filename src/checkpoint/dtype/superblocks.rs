@@ -35,10 +35,7 @@ pub fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, qs, scales) = (part::<32>(block, 0), part::<64>(block, 32), part::<12>(block, 96));
     let d = half(block, 108);
     for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        // Low halves of the first eight bytes, then their high halves; two more bits each in the last four bytes.
-        let low = scales[group % 8] >> (group / 8 * 4) & 15;
-        let top = scales[8 + group % 4] >> (group / 4 * 2) & 3;
-        let scale = d * (i32::from(low | top << 4) - 32) as f32;
+        let scale = d * third_scale(scales, group);
         let (qs, shift) = twos(qs, group);
         let high = part::<16>(high, group % 2 * 16);
         for ((out, &q), &high) in out.iter_mut().zip(qs).zip(high) {
@@ -46,6 +43,15 @@ pub fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
             *out = scale * q as f32;
         }
     }
+}
+
+/// The scale of group `group` of 16 in Q3_K, 32 less than stored: low halves of the first eight bytes, then their high
+/// halves; two more bits each in the last four bytes.
+#[inline(always)]
+pub fn third_scale(scales: &[u8; 12], group: usize) -> f32 {
+    let low = scales[group % 8] >> (group / 8 * 4) & 15;
+    let top = scales[8 + group % 4] >> (group / 4 * 2) & 3;
+    (i32::from(low | top << 4) - 32) as f32
 }
 
 /// The scale and the minimum of group `group` of 32, six bits each: of the first four groups in the first and the second
