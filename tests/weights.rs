@@ -85,8 +85,16 @@ fn every_twin_holds_the_weights_of_its_folder() {
         let (file, folder) = (twin["file"].as_str().unwrap(), twin["folder"].as_str().unwrap());
         let copy = Copy::of(folder).config(|config| config.extend(twin["set"].as_object().unwrap().clone()));
         let (a, b) = (Opened::new(&copy.path()), Opened::new(&gguf(file)));
-        let found = compared(&a, &b, Gate::Bits, 1 << 20);
-        assert_eq!((found.verdict, &found.plan[..]), (Verdict::Identical, &[][..]), "{file}: {:?}", found.reasons);
+        // ggml knows no negative zero of four bits.
+        let signs = file == "gpt_oss-mxfp4.gguf";
+        let zero = Gate::Tolerance { atol: 0.0, rtol: 0.0 };
+        let found = compared(&a, &b, if signs { zero } else { Gate::Bits }, 1 << 20);
+        assert_eq!(
+            (found.verdict, &found.plan[..]),
+            (if signs { Verdict::WithinTolerance } else { Verdict::Identical }, &[][..]),
+            "{file}: {:?}",
+            found.reasons
+        );
         assert_eq!(found.counts.weights, found.weights.len());
     }
 }
@@ -434,7 +442,7 @@ fn a_name_may_stay_unused_on_one_side() {
 #[test]
 fn a_pack_need_answer_for_one_side() {
     let text = fs::read_to_string(common::root("packs/llama.toml")).expect("it is there");
-    let text = text.replace("name = \"llama\"", "name = \"acme\"").replace("[\"llama\"]", "[\"acme\"]");
+    let text = text.replace("name = \"llama\"", "name = \"acme\"").replace("[\"llama\"", "[\"acme\"");
     let acme = Copy::of("llama-minimal").set("model_type", json!("acme"));
     let words = format!("--pack {}", acme.beside("acme.toml", &text).display());
     let (sound, acme) = (fixture("llama-minimal"), acme.path());

@@ -48,7 +48,7 @@ const BASE: usize = 64 << 20;
 /// For each byte of input.
 const TIMES: usize = 32;
 
-/// Does `f` with an input of `bytes`, and nothing else meanwhile: it takes memory in proportion.
+/// Does `f` with an input of `bytes`, and no other such thing meanwhile: it takes memory in proportion.
 #[track_caller]
 pub fn bounded<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
     static ALONE: Mutex<()> = Mutex::new(());

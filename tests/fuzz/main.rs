@@ -1,7 +1,7 @@
 //! Damaged checkpoints in every storage format: whatever the input, no panic, no memory out of proportion to it, and a
 //! sentence that says in which file what is wrong.
 //!
-//! A few cases each by default; `PROPTEST_CASES=100000 cargo test --release --test fuzz` for many.
+//! A few cases each by default; `PROPTEST_CASES=40000 cargo test --test fuzz` for many.
 
 #[path = "../common/mod.rs"]
 mod common;

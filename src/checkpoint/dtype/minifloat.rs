@@ -1,4 +1,4 @@
-//! Floats of one byte, which stand for something only beside a scale: see the OCP specifications "8-bit Floating Point"
+//! Floats of eight and four bits, which stand for something only beside a scale: see the OCP specifications "8-bit Floating Point"
 //! and "Microscaling Formats".
 
 use std::array::from_fn;

@@ -3,7 +3,7 @@
 use super::super::dtype::{Decoder, minifloat};
 use super::super::presented::Piece;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The codes of a matrix `[rows, cols]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +54,14 @@ impl PartialEq for Values {
 impl Values {
     /// An unsigned number, less `offset`.
     pub fn less(offset: i32) -> Self {
-        Self(Arc::new(std::array::from_fn(|code| (code as i32 - offset) as f32)))
+        static PLAIN: LazyLock<Values> = LazyLock::new(|| Values::each(f32::from));
+        if offset == 0 { PLAIN.clone() } else { Self::each(|code| (i32::from(code) - offset) as f32) }
+    }
+
+    /// E4M3.
+    pub fn float8() -> Self {
+        static E4M3: LazyLock<Values> = LazyLock::new(|| Values::of(Decoder::E4M3));
+        E4M3.clone()
     }
 
     /// As a decoder of single bytes has it.
@@ -72,7 +79,7 @@ impl Values {
 
     /// One of 16.
     pub fn table(table: &[f32; 16]) -> Self {
-        Self(Arc::new(std::array::from_fn(|code| table[code % 16])))
+        Self::each(|code| table[usize::from(code % 16)])
     }
 
     pub fn get(&self, code: u8) -> f32 {
@@ -81,7 +88,8 @@ impl Values {
 
     /// E2M1.
     pub fn float4() -> Self {
-        Self::table(&minifloat::E2M1)
+        static E2M1: LazyLock<Values> = LazyLock::new(|| Values::table(&minifloat::E2M1));
+        E2M1.clone()
     }
 }
 
@@ -248,6 +256,13 @@ impl Codes {
     /// Those of one of `count` entries.
     pub fn entry(&self, i: usize, count: usize) -> Self {
         Self { stored: self.stored.entry(i, count), ..self.clone() }
+    }
+
+    /// What the code in column `col` of row `row` stands for.
+    pub fn get(&self, loaded: Loaded<'_>, row: usize, col: usize) -> f32 {
+        let mut code = [0];
+        self.packing.unpack(loaded, row, col..col + 1, &mut code);
+        self.values.get(code[0])
     }
 
     /// What the columns `cols` of row `row` stand for.

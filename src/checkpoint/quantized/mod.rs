@@ -324,10 +324,8 @@ impl Quantized {
                 let groups = self.scales() / self.rows;
                 let (rows, cols, at, col) =
                     if *by_group { (groups, self.rows, group, row) } else { (self.rows, groups, row, group) };
-                let (mut scratch, mut value) = (Vec::new(), [0.0]);
                 let loaded = LoadedCodes { bytes: &loaded.offsets.bytes, first: loaded.offsets.first, rows, cols };
-                codes.decode(loaded, at, col..col + 1, &mut scratch, &mut value);
-                value[0]
+                codes.get(loaded, at, col)
             }
         };
         Ok((scale, offset))
@@ -399,7 +397,12 @@ impl Quantized {
             let mut line = vec![0.0; self.cols];
             for row in rows {
                 self.row(source, loaded, row, 0..self.cols, &mut scratch, &mut line)?;
-                out.extend(line.iter().flat_map(|value| value.to_le_bytes()));
+                let start = out.len();
+                out.resize(start + line.len() * size_of::<f32>(), 0);
+                let (values, _) = out[start..].as_chunks_mut();
+                for (to, value) in values.iter_mut().zip(&line) {
+                    *to = value.to_le_bytes();
+                }
             }
             return Ok(());
         }

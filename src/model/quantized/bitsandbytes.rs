@@ -1,8 +1,8 @@
 //! bitsandbytes: NF4, FP4 and eight bits.
 
-use super::taking::{Failed, Taking, whole};
+use super::taking::{Failed, Taking};
 use crate::checkpoint::TensorInfo;
-use crate::checkpoint::quantized::{Codes, Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
+use crate::checkpoint::quantized::{Further, Groups, Numbers, Offset, Packing, Quantized, Scale, Sign, Values};
 use crate::model::keys::{Keys, Reported, shown};
 use serde_json::{Map, Value};
 
@@ -27,11 +27,11 @@ const INERT: [&str; 15] = [
 
 pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.read_all_of(&INERT);
-    for (weight, state) in taking.ending(".quant_state.bitsandbytes__nf4") {
-        let _ = four_bits(weight, state, taking);
-    }
-    for (weight, state) in taking.ending(".quant_state.bitsandbytes__fp4") {
-        let _ = four_bits(weight, state, taking);
+    for kind in ["nf4", "fp4"] {
+        for (weight, state) in taking.ending(&format!(".quant_state.bitsandbytes__{kind}")) {
+            // What is wrong is reported.
+            let _ = four_bits(weight, state, taking);
+        }
     }
     for (_, absmax) in taking.ending(".weight.absmax") {
         if !taking.is_taken(absmax) {
@@ -100,15 +100,10 @@ fn four_bits<'a>(weight: &str, state: &'a TensorInfo, taking: &mut Taking<'a>) -
     };
     // Bytes, whatever floats they are said to be.
     taking.dtype(codes, &["U8", "F16", "BF16", "F32"])?;
-    let packing = Packing::UpperFirst;
-    if packing.bytes(rows, cols) != Some(codes.len) {
-        let message = format!("expected the bytes of [{rows}, {cols}] codes of four bits, found {} bytes", codes.len);
-        return Err(taking.fail("tensor-shape", codes, message));
-    }
     let matrix = Quantized {
         rows,
         cols,
-        codes: Codes { stored: whole(codes), packing, values: Values::table(&values) },
+        codes: taking.codes(codes, [rows, cols], Packing::UpperFirst, Values::table(&values))?,
         groups: Groups::Line { size: blocksize },
         scale,
         offset: Offset::None,
@@ -123,7 +118,7 @@ fn four_bits<'a>(weight: &str, state: &'a TensorInfo, taking: &mut Taking<'a>) -
 fn eight_bits<'a>(module: &str, scales: &'a TensorInfo, taking: &mut Taking<'a>) -> Result<(), Failed> {
     let weight = format!("{module}.weight");
     let codes = taking.need(&weight, scales)?;
-    taking.need(&scales.name, codes)?;
+    taking.take(&scales.name);
     taking.dtype(codes, &["I8"])?;
     let [rows, cols] = taking.matrix(codes)?;
     taking.shape(scales, &[&[rows]])?;

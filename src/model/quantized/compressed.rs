@@ -248,12 +248,8 @@ fn packed<'a>(module: &str, codes: &'a TensorInfo, schemes: &[Scheme], taking: &
     let map = group_map(module, cols, taking)?;
     let groups = groups(scales, scheme, [rows, cols], map, taking)?;
     let count = scales.shape.last().copied().unwrap_or(1);
-    let offset = match taking.take(&format!("{module}.weight_zero_point")) {
-        None if scheme.symmetric => Offset::None,
-        None => {
-            taking.need(&format!("{module}.weight_zero_point"), codes)?;
-            Offset::None
-        }
+    let offset = match zero_point(module, codes, scheme, taking)? {
+        None => Offset::None,
         Some(zeros) => {
             taking.dtype(zeros, &["I32", "U32"])?;
             // They are packed along the rows: each has its own.
@@ -279,6 +275,17 @@ fn packed<'a>(module: &str, codes: &'a TensorInfo, schemes: &[Scheme], taking: &
 fn scale(scales: &TensorInfo, taking: &mut Taking<'_>) -> Result<Scale, Failed> {
     let numbers = taking.numbers(scales, &["BF16", "F16", "F32"])?;
     Ok(Scale { numbers, further: Further::Nothing, sign: Sign::Positive })
+}
+
+/// `weight_zero_point`, which only a symmetric scheme can do without.
+fn zero_point<'a>(
+    module: &str,
+    codes: &'a TensorInfo,
+    scheme: &Scheme,
+    taking: &mut Taking<'a>,
+) -> Result<Option<&'a TensorInfo>, Failed> {
+    let name = format!("{module}.weight_zero_point");
+    if scheme.symmetric { Ok(taking.take(&name)) } else { taking.need(&name, codes).map(Some) }
 }
 
 /// `weight_g_idx` `[in]`: each input's group, or -1 for all where they are in order.
@@ -326,12 +333,8 @@ fn integers<'a>(module: &str, codes: &'a TensorInfo, scheme: &Scheme, taking: &m
     let [rows, cols] = taking.matrix(codes)?;
     let map = group_map(module, cols, taking)?;
     let groups = groups(scales, scheme, [rows, cols], map, taking)?;
-    let offset = match taking.take(&format!("{module}.weight_zero_point")) {
-        None if scheme.symmetric => Offset::None,
-        None => {
-            taking.need(&format!("{module}.weight_zero_point"), codes)?;
-            Offset::None
-        }
+    let offset = match zero_point(module, codes, scheme, taking)? {
+        None => Offset::None,
         Some(zeros) => {
             taking.shape(zeros, &[&scales.shape])?;
             Offset::Zero(taking.numbers(zeros, &["I8"])?)

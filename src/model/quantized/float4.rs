@@ -9,7 +9,7 @@ use crate::model::contract::shown;
 use crate::model::keys::{Keys, Reported};
 
 /// What the second scale of NVFP4 does to the first.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub enum Second {
     Multiplies,
     Divides,
@@ -169,7 +169,7 @@ pub fn nvfp4<'a>(
 /// for all.
 fn nvfp4_experts<'a>(codes: &'a TensorInfo, second: &'a TensorInfo, taking: &mut Taking<'a>) -> Result<(), Failed> {
     let scales = taking.need(&format!("{}_weight_scale", codes.name), codes)?;
-    taking.need(&second.name, codes)?;
+    taking.take(&second.name);
     let [count, pairs, cols] = codes.shape[..] else {
         return Err(taking.fail("tensor-shape", codes, "expected the shape [experts, in / 2, out]"));
     };

@@ -167,10 +167,10 @@ pub fn one<'a>(codes: &'a TensorInfo, form: Form, taking: &mut Taking<'a>) -> Re
     let shapes: Vec<&[usize]> = forms.iter().map(|(shape, _)| shape.as_slice()).collect();
     let which = taking.shape(scales, &shapes)?;
     let groups = &forms[which].1;
-    let decoder = if codes.dtype.name() == "F8_E5M2" { Decoder::E5M2 } else { Decoder::E4M3 };
+    let values = if codes.dtype.name() == "F8_E5M2" { Values::of(Decoder::E5M2) } else { Values::float8() };
     let count = experts.unwrap_or(1);
     let packing = Packing::Stream { bits: 8, align: 8 };
-    let all = taking.codes(codes, [count.saturating_mul(rows), cols], packing, Values::of(decoder))?;
+    let all = taking.codes(codes, [count.saturating_mul(rows), cols], packing, values)?;
     let matrix = |i: usize| Quantized {
         rows,
         cols,

@@ -68,7 +68,7 @@ fn one<'a>(module: &str, codes: &'a TensorInfo, taking: &mut Taking<'a>) -> Resu
         1..=4 => bits,
         // Kept in a byte each.
         5 | 6 | 8 => 8,
-        _ => return Err(taking.fail("tensor-value", codes, format!("expected 1 to 8 bits, found {bits}"))),
+        _ => return Err(taking.fail("tensor-value", codes, format!("expected 1 to 6 or 8 bits, found {bits}"))),
     };
     if size == 0 || !elements.is_multiple_of(size) {
         let message = format!("expected a multiple of {size} elements, found [{rows}, {cols}]");

@@ -90,7 +90,7 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
     let Format { mode, bits, group_size } = format;
     let weight = format!("{module}.weight");
     let codes = taking.need(&weight, scales)?;
-    taking.need(&scales.name, codes)?;
+    taking.take(&scales.name);
     taking.dtype(codes, &["U32"])?;
     let (outer, rows, words) = match codes.shape[..] {
         [rows, words] => (None, rows, words),
@@ -118,18 +118,10 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
         }
         Mode::Mxfp4 => (Values::float4(), Some(Decoder::E8M0), None),
         Mode::Nvfp4 => (Values::float4(), Some(Decoder::E4M3), None),
-        Mode::Mxfp8 => (Values::of(Decoder::E4M3), Some(Decoder::E8M0), None),
+        Mode::Mxfp8 => (Values::float8(), Some(Decoder::E8M0), None),
     };
     let mut numbers = taking.numbers(scales, if decoder.is_some() { &["U8"] } else { &floats })?;
     numbers.decoder = decoder.unwrap_or(numbers.decoder);
-    let global = taking.take(&format!("{module}.global_scale")).filter(|_| mode == Mode::Nvfp4);
-    let global = match global {
-        Some(info) => {
-            taking.shape(info, &[&[], &[1]])?;
-            Some(taking.numbers(info, &["F32"])?)
-        }
-        None => None,
-    };
     let sign = match mode {
         Mode::Affine => Sign::Any,
         Mode::Nvfp4 => Sign::NotNegative,
@@ -151,11 +143,7 @@ fn one<'a>(format: Format, module: &str, scales: &'a TensorInfo, taking: &mut Ta
             cols,
             codes: all.entry(i, count),
             groups: Groups::Blocks { rows: 1, cols: group_size, across: groups },
-            scale: Scale {
-                numbers: numbers.entry(i, count),
-                further: global.clone().map_or(Further::Nothing, Further::Times),
-                sign,
-            },
+            scale: Scale { numbers: numbers.entry(i, count), further: Further::Nothing, sign },
             offset: biases.as_ref().map_or(Offset::None, |biases| Offset::Bias(biases.entry(i, count))),
             transposed: false,
         })

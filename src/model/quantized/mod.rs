@@ -57,7 +57,7 @@ const METHODS: [(&str, Undo); 19] = [
 /// pack knows what to do.
 ///
 /// The codes of its problems: `config-*` for keys, `tensor-missing`, `tensor-shape`, `tensor-dtype`, `tensor-row`,
-/// `tensor-value`, `tensor-ambiguous` for a module's tensors. Of its notes: `activations`.
+/// `tensor-value`, `tensor-ambiguous`, `tensor-surplus`, `unreadable` for a module's tensors. Of its notes: `activations`.
 pub fn undo(opened: Opened) -> Opened {
     let Some(config) = &opened.config else { return opened };
     let found = find(&config.root).map(|(key, object)| (config.path.display().to_string(), format!("{key}."), object));
