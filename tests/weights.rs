@@ -85,16 +85,16 @@ fn every_twin_holds_the_weights_of_its_folder() {
         let (file, folder) = (twin["file"].as_str().unwrap(), twin["folder"].as_str().unwrap());
         let copy = Copy::of(folder).config(|config| config.extend(twin["set"].as_object().unwrap().clone()));
         let (a, b) = (Opened::new(&copy.path()), Opened::new(&gguf(file)));
-        // ggml knows no negative zero of four bits.
-        let signs = file == "gpt_oss-mxfp4.gguf";
-        let zero = Gate::Tolerance { atol: 0.0, rtol: 0.0 };
-        let found = compared(&a, &b, if signs { zero } else { Gate::Bits }, 1 << 20);
-        assert_eq!(
-            (found.verdict, &found.plan[..]),
-            (if signs { Verdict::WithinTolerance } else { Verdict::Identical }, &[][..]),
-            "{file}: {:?}",
-            found.reasons
-        );
+        // ggml knows no negative zero of four bits; a logarithm is off by what its exponential, rounded, is relatively.
+        let atol = match file {
+            "gpt_oss-mxfp4.gguf" => Some(0.0),
+            "granitemoehybrid-moe.gguf" | "granitemoehybrid-no-experts.gguf" => Some(f64::from(f32::EPSILON) / 2.0),
+            _ => None,
+        };
+        let gate = atol.map_or(Gate::Bits, |atol| Gate::Tolerance { atol, rtol: 0.0 });
+        let wanted = if atol.is_some() { Verdict::WithinTolerance } else { Verdict::Identical };
+        let found = compared(&a, &b, gate, 1 << 20);
+        assert_eq!((found.verdict, &found.plan[..]), (wanted, &[][..]), "{file}: {:?}", found.reasons);
         assert_eq!(found.counts.weights, found.weights.len());
     }
 }
