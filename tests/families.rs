@@ -189,3 +189,14 @@ fn infinity_is_no_number_where_one_is_needed() {
     .unwrap();
     copy.assert_refused(&["`layer_norm_epsilon`: expected a number from 0 to 1, found \"Infinity\""]);
 }
+
+/// As transformers' Qwen2MoeConfig writes it by default.
+#[test]
+fn a_window_that_is_switched_off_may_be_zero() {
+    let zero = set("qwen2_moe-window", "sliding_window", json!(0));
+    assert_check_says(&zero, "key `sliding_window`: expected a whole number from 1");
+    let off = zero.set("use_sliding_window", json!(false));
+    let (code, stdout, _) = outcome(off.check(""));
+    assert_eq!(code, 0, "{stdout}");
+    assert_says(&stdout, &["sliding_window           none"]);
+}

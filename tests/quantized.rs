@@ -413,3 +413,47 @@ fn settings_of_a_single_layer_are_checked() {
     let copy = Copy::of("quant/ct-w4-group").tensors(|tensors| tensor(tensors, "weight_shape").2[7] = 0x80);
     copy.assert_refused(&["weight_shape`: expected two numbers greater than zero"]);
 }
+
+#[test]
+fn a_folder_that_does_not_say_how_it_is_quantised() {
+    let silent = |name: &str| {
+        Copy::of(&format!("quant/{name}")).config(|config| {
+            config.remove("quantization_config").expect("it is there");
+        })
+    };
+    for (name, part, method) in [
+        ("awq-gemm", "self_attn.k_proj.qweight", "gptq or awq"),
+        ("ct-w4-group", "self_attn.k_proj.weight_packed", "compressed-tensors"),
+        ("bnb-int8", "self_attn.k_proj.SCB", "bitsandbytes"),
+        ("fp8-block", "self_attn.k_proj.weight_scale_inv", "fp8"),
+    ] {
+        let copy = silent(name);
+        let (code, stdout, _) = outcome(copy.check(""));
+        assert_eq!(code, 2, "{name}");
+        let sentence = format!("is a part of a quantised weight, most likely of {method}, and nothing says how");
+        assert_says(&stdout, &["config.json, key `quantization_config`: missing; tensor `", &sentence, "1 problem"]);
+        assert!(stdout.contains(part.rsplit_once('.').expect("an ending").1), "{stdout}");
+    }
+    // All of it stands in tensors.
+    let (with, without) = (Copy::of("quant/hqq-4bit").assert_runs("1 2 3"), silent("hqq-4bit").assert_runs("1 2 3"));
+    assert!((0..with.vocab()).all(|i| with.logits.hex(i) == without.logits.hex(i)));
+}
+
+#[test]
+fn what_mlx_says_of_a_single_module() {
+    let edited = |key: &str, edit: fn(&mut serde_json::Map<String, Value>)| {
+        Copy::of("quant/mlx-mixed").config(|config| edit(config[key].as_object_mut().expect("an object")))
+    };
+    edited("quantization_config", |map| {
+        map.insert("bits".into(), json!(8));
+    })
+    .assert_refused(&["key `quantization_config.quant_method`: has other values than quantization"]);
+    // Its own entry has mlx's defaults, not what the others have.
+    let copy = Copy::of("quant/mlx-mxfp4").config(|config| {
+        for key in ["quantization", "quantization_config"] {
+            let map = config[key].as_object_mut().expect("an object");
+            map.insert("model.layers.0.mlp.down_proj".into(), json!({ "group_size": 64, "bits": 8 }));
+        }
+    });
+    copy.assert_refused(&["model.layers.0.mlp.down_proj.biases`: missing"]);
+}

@@ -159,9 +159,14 @@ impl Source for Presented {
             Some(View::Quantized { matrices, .. }) if tensor.len > 0 => {
                 // They are alike.
                 let each = matrices.first().map_or(0, Quantized::stored_bytes);
-                let all = each * matrices.len() as u64;
-                let before = |end: u64| (u128::from(all) * u128::from(end) / u128::from(tensor.len)) as u64;
-                before(range.end) - before(range.start)
+                share(each * matrices.len() as u64, tensor.len, range)
+            }
+            Some(View::Values { grids, .. }) if tensor.len > 0 => {
+                let stored = |grid: &Grid| {
+                    let decoder = grid.stored.first().map(|(_, decoder)| decoder);
+                    decoder.map_or(0, |d| grid.cells() * d.block_bytes() as u64 / d.block_elements() as u64)
+                };
+                share(grids.iter().map(stored).sum(), tensor.len, range)
             }
             _ => range.end - range.start,
         }
@@ -409,6 +414,12 @@ impl Presented {
         held.push_front(((name.to_owned(), number), Arc::clone(&loaded)));
         Ok(loaded)
     }
+}
+
+/// How much of `all` a range of `len` stands for: over all ranges as much as there is.
+fn share(all: u64, len: u64, range: &Range<u64>) -> u64 {
+    let before = |end: u64| (u128::from(all) * u128::from(end) / u128::from(len)) as u64;
+    before(range.end) - before(range.start)
 }
 
 /// Leaves `count` bytes of a buffer, from `first` on.

@@ -15,14 +15,15 @@ pub struct Load<'a> {
     pub threads: usize,
 }
 
+/// The program, its threads' stacks as far as they are used, and what the allocator doesn't give back.
+pub const PROGRAM: u64 = 16 << 20;
+
 /// An upper bound in bytes of the process's resident memory during such a pass, the program itself included.
 ///
 /// It counts what the driver and the kernels hold at the same time: the hidden states, the rows of the branch that needs
 /// most of them, what the sessions keep of all layers, the pieces of weights that are read ahead, and the threads'
 /// scratch. No weight beyond those pieces is ever held, however many experts there are.
 pub fn bound(plan: &Plan, source: &dyn Source, load: Load<'_>) -> u64 {
-    /// The program, its threads' stacks as far as they are used, and what the allocator doesn't give back.
-    const PROGRAM: u64 = 16 << 20;
     /// A tensor in the census and in the plan: its names and sizes.
     const ENTRY: u64 = 1 << 10;
 

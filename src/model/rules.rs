@@ -324,7 +324,11 @@ pub fn windows(
     let default = fields.default("sliding_window").and_then(|value| super::keys::count(&value));
     let keys = &mut *fields.keys;
     let none = keys.is_null("sliding_window");
-    let window = keys.count("sliding_window");
+    // transformers writes zero where no layer has one.
+    let switched = !matches!(rule, EVERYWHERE | OF_SLIDING);
+    let off = switched && keys.flag("use_sliding_window") != Ok(Some(true));
+    let zero = keys.raw("sliding_window").and_then(serde_json::Value::as_u64) == Some(0);
+    let window = if off && zero { Ok(None) } else { keys.count("sliding_window") };
     match rule {
         EVERYWHERE => Ok(vec![if none { None } else { window?.or(default) }; types.len()]),
         OF_SLIDING => {

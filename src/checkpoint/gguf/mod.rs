@@ -244,6 +244,11 @@ impl Source for Gguf {
             tensor_place(&path.display().to_string(), &tensor.name),
             tensor.len
         );
+        if range.is_empty() {
+            // Wherever that is.
+            buffer.clear();
+            return Ok(buffer);
+        }
         let end = tensor.offset.checked_add(range.end).filter(|&end| end <= shard.file.info.len);
         ensure!(end.is_some(), "{}: {} lies beyond its end", path.display(), name());
         buffer.resize(usize::try_from(range.end - range.start)?, 0);

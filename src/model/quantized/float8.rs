@@ -114,7 +114,12 @@ pub fn one<'a>(codes: &'a TensorInfo, form: Form, taking: &mut Taking<'a>) -> Re
         format!("{module}.qscale_weight"),
     ];
     let other = others.into_iter().find(|name| taking.find(name).is_some());
-    let scales = taking.need(&other.unwrap_or(format!("{}_scale", codes.name)), codes)?;
+    let scales = match other {
+        Some(name) => taking.need(&name, codes)?,
+        // As others in the folder are called.
+        None if !taking.ending("_scale_inv").is_empty() => taking.need(&format!("{}_scale_inv", codes.name), codes)?,
+        None => taking.need(&format!("{}_scale", codes.name), codes)?,
+    };
     let (experts, rows, cols) = match codes.shape[..] {
         [rows, cols] if rows > 0 && cols > 0 => (None, rows, cols),
         [experts, rows, cols] if (1..=MOST_EXPERTS).contains(&experts) && rows > 0 && cols > 0 => {

@@ -38,7 +38,7 @@ pub fn is_meant(root: &Map<String, Value>, quantization: &Map<String, Value>) ->
 
 pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported> {
     keys.raw("quant_method");
-    let common = format(keys, None)?;
+    let common = format(keys, false)?;
     let mut own: BTreeMap<String, Format> = BTreeMap::new();
     let modules: Vec<(&str, &Value)> =
         keys.unread().filter(|(_, value)| value.is_object() || value.is_boolean()).collect();
@@ -46,7 +46,7 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
         // true is as all others, and false says that it is not quantised, as its tensors do.
         if let Some(map) = keys.raw(module).and(value.as_object()) {
             let mut inner = keys.nested(module, map);
-            let read = format(&mut inner, Some(common));
+            let read = format(&mut inner, true);
             keys.add_problems(inner.close());
             own.insert(module.to_owned(), read?);
         }
@@ -57,16 +57,17 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
     Ok(())
 }
 
-fn format(keys: &mut Keys<'_>, common: Option<Format>) -> Result<Format, Reported> {
+fn format(keys: &mut Keys<'_>, own: bool) -> Result<Format, Reported> {
     let mode = keys.read("mode", "affine, mxfp4, nvfp4 or mxfp8", |value| {
         MODES.iter().find(|(name, _)| Some(*name) == value.as_str()).map(|(_, mode)| *mode)
     })?;
-    let mode = mode.or(common.map(|c| c.mode)).unwrap_or(Mode::Affine);
+    // A module's own entry takes nothing from the others', as in mlx's `to_quantized`.
+    let mode = mode.unwrap_or(Mode::Affine);
     let missing = |keys: &mut Keys<'_>, key: &str| {
         keys.report("config-key-missing", key, "missing; the codes can't be read without it")
     };
-    let Some(bits) = keys.count("bits")?.or(common.map(|c| c.bits)) else { return Err(missing(keys, "bits")) };
-    let Some(group_size) = keys.count("group_size")?.or(common.map(|c| c.group_size)) else {
+    let Some(bits) = keys.count("bits")?.or(own.then_some(4)) else { return Err(missing(keys, "bits")) };
+    let Some(group_size) = keys.count("group_size")?.or(own.then_some(64)) else {
         return Err(missing(keys, "group_size"));
     };
     let fits = match mode {

@@ -65,7 +65,12 @@ pub fn undo(opened: Opened) -> Opened {
         Ok(found) => found,
         Err(problem) => return Opened { source: opened.source, ..refused(vec![problem]) },
     };
-    let Some((file, path, quantization)) = found else { return opened };
+    let Some((file, path, quantization)) = found.or_else(|| told_by_tensors(&opened, config)) else {
+        return match unexplained(&opened, config) {
+            Some(problem) => Opened { source: opened.source, ..refused(vec![problem]) },
+            None => opened,
+        };
+    };
     if method(&quantization) == Some("bitnet") {
         return opened;
     }
@@ -116,6 +121,38 @@ fn beside(config: &Config) -> Result<Option<Found>, Problem> {
     Ok(None)
 }
 
+/// HQQ's own folders have no key, and all that it would say in tensors.
+fn told_by_tensors(opened: &Opened, config: &Config) -> Option<Found> {
+    let source = opened.source.as_ref()?;
+    source.tensors().keys().any(|name| name.ends_with(".W_q")).then(|| {
+        let says = Map::from_iter([(METHOD.to_owned(), "hqq".into())]);
+        (config.path.display().to_string(), "quantization_config.".to_owned(), says)
+    })
+}
+
+/// A part of a quantised weight, in a folder that doesn't say how it is one.
+fn unexplained(opened: &Opened, config: &Config) -> Option<Problem> {
+    const PARTS: [(&str, &str); 6] = [
+        (".qweight", "gptq or awq"),
+        (".weight_packed", "compressed-tensors"),
+        (".weight.absmax", "bitsandbytes"),
+        (".SCB", "bitsandbytes"),
+        (".weight_scale_inv", "fp8"),
+        (".weight_scale_2", "modelopt"),
+    ];
+    let tensors = opened.source.as_ref()?.tensors();
+    let (name, method) = PARTS.iter().find_map(|(ending, method)| {
+        let name = tensors.keys().find(|name| name.ends_with(ending))?;
+        Some((name, method))
+    })?;
+    let place = format!("{}, key `quantization_config`", config.path.display());
+    let message = format!(
+        "missing; tensor {} is a part of a quantised weight, most likely of {method}, and nothing says how",
+        quote(name)
+    );
+    Some(Problem::new("config-key-missing", place, message))
+}
+
 fn present(
     opened: Opened,
     mut config: Config,
@@ -126,6 +163,14 @@ fn present(
 ) -> Opened {
     let mut keys = Keys::new(file, path, quantization);
     let named = keys.text(METHOD).map(|method| method.or(mlx::is_meant(&config.root, quantization).then_some("mlx")));
+    let both = [KEYS[0], KEYS[2]].map(|key| config.root.get(key).and_then(Value::as_object));
+    let named = match both {
+        [Some(one), Some(other)] if one != other => {
+            let message = "has other values than quantization, and both say how weights are stored";
+            Err(keys.report("config-contradiction", METHOD, message))
+        }
+        _ => named,
+    };
     let undo = named.and_then(|method| match METHODS.iter().find(|(name, _)| Some(*name) == method) {
         Some((_, undo)) => Ok(undo),
         None => Err(unknown(&mut keys, method)),
