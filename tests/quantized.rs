@@ -452,7 +452,7 @@ fn what_mlx_says_of_a_single_module() {
     let copy = Copy::of("quant/mlx-mxfp4").config(|config| {
         for key in ["quantization", "quantization_config"] {
             let map = config[key].as_object_mut().expect("an object");
-            map.insert("model.layers.0.mlp.down_proj".into(), json!({ "group_size": 64, "bits": 8 }));
+            map.insert("model.layers.0.mlp.down_proj".into(), json!({ "group_size": 32, "bits": 4 }));
         }
     });
     copy.assert_refused(&["model.layers.0.mlp.down_proj.biases`: missing"]);
