@@ -35,21 +35,18 @@ pub fn undo(keys: &mut Keys<'_>, taking: &mut Taking<'_>) -> Result<(), Reported
     Ok(())
 }
 
-/// All modules; `group_size` is `None` where a group is all inputs of an output.
+/// All modules; `group_size` is `None` where a group is all inputs of an output, and not what counts where single modules
+/// have other groups (`overridden`).
 pub fn modules(group_size: Option<usize>, version: &str, overridden: bool, taking: &mut Taking<'_>) {
     for (module, codes) in taking.ending(".qweight") {
         // What is wrong is reported.
-        let _ = match version {
-            "gemm" => gemm(group_size, overridden, module, codes, taking),
-            "gemv" => gemv(group_size, module, codes, taking),
-            _ => gemv_fast(group_size, module, codes, taking),
-        };
+        let _ = one(group_size, version, overridden, module, codes, taking);
     }
 }
 
-/// `qweight` `[in, out / 8]`, `qzeros` `[groups, out / 8]`, `scales` `[groups, out]`.
-fn gemm<'a>(
+fn one<'a>(
     group_size: Option<usize>,
+    version: &str,
     overridden: bool,
     module: &str,
     codes: &'a TensorInfo,
@@ -57,47 +54,62 @@ fn gemm<'a>(
 ) -> Result<(), Failed> {
     let scales = taking.need(&format!("{module}.scales"), codes)?;
     let zeros = taking.need(&format!("{module}.qzeros"), codes)?;
-    for info in [codes, zeros] {
-        taking.dtype(info, &["I32", "U32"])?;
-    }
-    let [inputs, words] = taking.matrix(codes)?;
-    let [groups, _] = taking.matrix(scales)?;
-    let outputs = words * 8;
-    let mut group_size = group_size.unwrap_or(inputs);
-    if overridden {
-        group_size = inputs.div_ceil(groups);
-    }
-    let groups = inputs.div_ceil(group_size);
-    taking.shape(scales, &[&[groups, outputs]])?;
-    taking.shape(zeros, &[&[groups, words]])?;
+    let (shape, packing, groups, offset) = match version {
+        // The scales alone tell then how many groups there are.
+        "gemm" if overridden => {
+            let [groups, inputs] = [taking.matrix(scales)?[0], taking.matrix(codes)?[0]];
+            gemm(Some(inputs.div_ceil(groups)), codes, scales, zeros, taking)?
+        }
+        "gemm" => gemm(group_size, codes, scales, zeros, taking)?,
+        "gemv" => gemv(group_size, codes, scales, zeros, taking)?,
+        _ => gemv_fast(group_size, codes, scales, zeros, taking)?,
+    };
+    let numbers = taking.numbers(scales, &["F16", "BF16", "F32"])?;
     let matrix = Quantized {
-        rows: outputs,
-        cols: inputs,
-        codes: taking.codes(codes, [outputs, inputs], Packing::Interleaved, Values::less(0))?,
-        groups: Groups::Below { cols: group_size },
-        scale: scale(scales, taking)?,
-        offset: Offset::Packed {
-            codes: taking.codes(zeros, [outputs, groups], Packing::Interleaved, Values::less(0))?,
-            by_group: false,
-        },
+        rows: shape[0],
+        cols: shape[1],
+        codes: taking.codes(codes, shape, packing, Values::less(0))?,
+        groups,
+        scale: Scale { numbers, further: Further::Nothing, sign: Sign::Positive },
+        offset,
         transposed: false,
     };
-    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
+    taking.make("AWQ-4", format!("{module}.weight"), codes, shape.to_vec(), vec![matrix]);
     Ok(())
 }
 
-/// `qweight` `[out, in / 8]`, `qzeros` `[out, z]`, `scales` `[out, 8 z]`, of which the last are not used.
-fn gemv<'a>(
+/// Rows and columns, and how codes, scales and zero points lie.
+type Layout = ([usize; 2], Packing, Groups, Offset);
+
+/// `qweight` `[in, out / 8]`, `qzeros` `[groups, out / 8]`, `scales` `[groups, out]`.
+fn gemm(
     group_size: Option<usize>,
-    module: &str,
-    codes: &'a TensorInfo,
-    taking: &mut Taking<'a>,
-) -> Result<(), Failed> {
-    let scales = taking.need(&format!("{module}.scales"), codes)?;
-    let zeros = taking.need(&format!("{module}.qzeros"), codes)?;
-    for info in [codes, zeros] {
-        taking.dtype(info, &["I32", "U32"])?;
-    }
+    codes: &TensorInfo,
+    scales: &TensorInfo,
+    zeros: &TensorInfo,
+    taking: &mut Taking<'_>,
+) -> Result<Layout, Failed> {
+    words(codes, zeros, taking)?;
+    let [inputs, words] = taking.matrix(codes)?;
+    let outputs = words * 8;
+    let group_size = group_size.unwrap_or(inputs);
+    let groups = inputs.div_ceil(group_size);
+    taking.shape(scales, &[&[groups, outputs]])?;
+    taking.shape(zeros, &[&[groups, words]])?;
+    let zeros = taking.codes(zeros, [outputs, groups], Packing::Interleaved, Values::less(0))?;
+    let offset = Offset::Packed { codes: zeros, by_group: false };
+    Ok(([outputs, inputs], Packing::Interleaved, Groups::Below { cols: group_size }, offset))
+}
+
+/// `qweight` `[out, in / 8]`, `qzeros` `[out, z]`, `scales` `[out, 8 z]`, of which the last are not used.
+fn gemv(
+    group_size: Option<usize>,
+    codes: &TensorInfo,
+    scales: &TensorInfo,
+    zeros: &TensorInfo,
+    taking: &mut Taking<'_>,
+) -> Result<Layout, Failed> {
+    words(codes, zeros, taking)?;
     let [outputs, words] = taking.matrix(codes)?;
     let [_, zero_words] = taking.matrix(zeros)?;
     let inputs = words * 8;
@@ -110,32 +122,20 @@ fn gemv<'a>(
     taking.shape(zeros, &[&[outputs, zero_words]])?;
     taking.shape(scales, &[&[outputs, across]])?;
     let packing = Packing::Stream { bits: 4, align: 32 };
-    let matrix = Quantized {
-        rows: outputs,
-        cols: inputs,
-        codes: taking.codes(codes, [outputs, inputs], packing, Values::less(0))?,
-        groups: Groups::Blocks { rows: 1, cols: group_size, across },
-        scale: scale(scales, taking)?,
-        offset: Offset::Packed {
-            codes: taking.codes(zeros, [outputs, across], packing, Values::less(0))?,
-            by_group: false,
-        },
-        transposed: false,
-    };
-    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
-    Ok(())
+    let zeros = taking.codes(zeros, [outputs, across], packing, Values::less(0))?;
+    let offset = Offset::Packed { codes: zeros, by_group: false };
+    Ok(([outputs, inputs], packing, Groups::Blocks { rows: 1, cols: group_size, across }, offset))
 }
 
 /// `qweight` of I16 `[out / 4, in]`, `scales` and `qzeros` `[z, out]`, of which the last rows are not used: here a zero point
 /// is a number that is added to the product.
-fn gemv_fast<'a>(
+fn gemv_fast(
     group_size: Option<usize>,
-    module: &str,
-    codes: &'a TensorInfo,
-    taking: &mut Taking<'a>,
-) -> Result<(), Failed> {
-    let scales = taking.need(&format!("{module}.scales"), codes)?;
-    let zeros = taking.need(&format!("{module}.qzeros"), codes)?;
+    codes: &TensorInfo,
+    scales: &TensorInfo,
+    zeros: &TensorInfo,
+    taking: &mut Taking<'_>,
+) -> Result<Layout, Failed> {
     taking.dtype(codes, &["I16"])?;
     let [quarter, inputs] = taking.matrix(codes)?;
     let outputs = quarter * 4;
@@ -148,20 +148,11 @@ fn gemv_fast<'a>(
     }
     taking.shape(scales, &[&[groups, outputs]])?;
     taking.shape(zeros, &[&[groups, outputs]])?;
-    let matrix = Quantized {
-        rows: outputs,
-        cols: inputs,
-        codes: taking.codes(codes, [outputs, inputs], Packing::Quartets, Values::less(0))?,
-        groups: Groups::Below { cols: group_size },
-        scale: scale(scales, taking)?,
-        offset: Offset::Bias(taking.numbers(zeros, &["F16", "BF16", "F32"])?),
-        transposed: false,
-    };
-    taking.make("AWQ-4", format!("{module}.weight"), codes, vec![outputs, inputs], vec![matrix]);
-    Ok(())
+    let offset = Offset::Bias(taking.numbers(zeros, &["F16", "BF16", "F32"])?);
+    Ok(([outputs, inputs], Packing::Quartets, Groups::Below { cols: group_size }, offset))
 }
 
-fn scale(scales: &TensorInfo, taking: &mut Taking<'_>) -> Result<Scale, Failed> {
-    let numbers = taking.numbers(scales, &["F16", "BF16", "F32"])?;
-    Ok(Scale { numbers, further: Further::Nothing, sign: Sign::Positive })
+/// Codes and zero points in words of eight.
+fn words(codes: &TensorInfo, zeros: &TensorInfo, taking: &mut Taking<'_>) -> Result<(), Failed> {
+    [codes, zeros].iter().try_for_each(|info| taking.dtype(info, &["I32", "U32"]))
 }
