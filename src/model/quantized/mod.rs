@@ -14,7 +14,7 @@ mod hqq;
 mod mlx;
 mod taking;
 
-use super::keys::{Keys, Reported};
+use super::keys::{Keys, Reported, shown};
 use super::open::refused;
 use crate::checkpoint::{Config, Opened, Source};
 use crate::problem::{Problem, quote};
@@ -146,8 +146,12 @@ fn unexplained(opened: &Opened, config: &Config) -> Option<Problem> {
         Some((name, method))
     })?;
     let place = format!("{}, key `quantization_config`", config.path.display());
+    let found = match config.root.get(KEYS[0]) {
+        Some(value) => format!("expected an object, found {}", shown(value)),
+        None => "missing".to_owned(),
+    };
     let message = format!(
-        "missing; tensor {} is a part of a quantised weight, most likely of {method}, and nothing says how",
+        "{found}; tensor {} is a part of a quantised weight, most likely of {method}, and nothing says how",
         quote(name)
     );
     Some(Problem::new("config-key-missing", place, message))
