@@ -209,6 +209,8 @@ fn a_tolerance_passes_at_its_bound_and_fails_below() {
     for (words, expected) in [
         ("--atol 0.5", 0),
         ("--atol 0.499", 1),
+        ("--tolerance 0.5", 0),
+        ("--tolerance 0.499", 1),
         ("--rtol 0.25", 0),
         ("--rtol 0.249", 1),
         // 0.1 + 0.2 * 2 and 0.1 + 0.2 * 4

@@ -44,7 +44,7 @@ pub struct WeightsArgs {
     pack: Option<PathBuf>,
 
     /// Absolute tolerance for each element: |b - a| <= ATOL + RTOL * |a| passes [default: 0 with --rtol]
-    #[arg(long, value_name = "ATOL", value_parser = tolerance)]
+    #[arg(long, visible_alias = "tolerance", value_name = "ATOL", value_parser = tolerance)]
     atol: Option<f64>,
 
     /// Relative tolerance [default: 0 with --atol]
