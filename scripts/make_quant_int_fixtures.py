@@ -218,8 +218,6 @@ DIALECTS: list[dict[str, Any]] = [
          model={key: value for key, value in MOE.items() if key != "rope_parameters"}
          | {"rope_theta": 10000.0, "rope_scaling": None, "num_hidden_layers": 1, "hidden_size": 64, "mlp_only_layers": []},
          says="Qwen3-MoE: the experts of a layer in one tensor (switch_mlp), the router with 8 bits"),
-    # --- Quanto ---
-    dict(name="quanto-int8", make="quanto", model=llama(1, 32, 51, 8, 61), weights="qint8", says="qint8, one scale a row"),
 ]  # fmt: skip
 
 
@@ -957,39 +955,6 @@ def e4m3(codes: np.ndarray) -> np.ndarray:
     return torch.from_numpy(codes.astype(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
 
 
-# --- Quanto ---------------------------------------------------------------------------------------------------------------
-
-
-def quanto(row: dict[str, Any]) -> Made:
-    from optimum import quanto as package
-
-    made = Made(
-        {}, {}, {}, {}, f"optimum-quanto {version('optimum-quanto')}", "WeightQBytesTensor.dequantize with float32 scales"
-    )
-    with tempfile.TemporaryDirectory() as scratch:
-        plain_model(row, "BF16", Path(scratch))
-        model = AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.bfloat16)
-    package.quantize(model, weights=package.qtypes[row["weights"]], exclude="lm_head")
-    package.freeze(model)
-    made.tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    made.files["quanto_qmap.json"] = package.quantization_map(model)
-    for name, module in model.named_modules():
-        if isinstance(module, package.QLinear):
-            weight = module.weight
-            wide = type(weight)(
-                weight.qtype,
-                weight.axis,
-                weight.size(),
-                weight.stride(),
-                weight._data,
-                weight._scale.float(),
-                weight.activation_qtype,
-            )
-            made.golden[name + ".weight"] = wide.dequantize()
-            made.formula[name + ".weight"] = scaled(weight._data.numpy().astype(np.int32), 0, f32(weight._scale))
-    return made
-
-
 # --- Writing --------------------------------------------------------------------------------------------------------------
 
 
@@ -1031,7 +996,7 @@ def sha256(path: Path) -> str:
 
 MAKERS: dict[str, Callable[[dict[str, Any]], Made]] = {
     "gptq": gptq, "awq": awq, "autoround": autoround, "compressed": compressed, "compressed_old": compressed_old,
-    "bitsandbytes": bitsandbytes, "hqq": hqq, "mlx": mlx, "quanto": quanto,
+    "bitsandbytes": bitsandbytes, "hqq": hqq, "mlx": mlx,
 }  # fmt: skip
 
 
@@ -1074,7 +1039,6 @@ def main() -> None:
         "hqq",
         "mlx",
         "mlx-lm",
-        "optimum-quanto",
     )
     versions = {"python": sys.version.split()[0]} | {package: version(package) for package in packages}
     print(", ".join(f"{package} {number}" for package, number in versions.items()))
