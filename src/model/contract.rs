@@ -147,6 +147,17 @@ impl<'a> Contract<'a> {
         if whole {
             return taken;
         }
+        // Elements of a vector are taken one by one.
+        if shape.len() == 1
+            && !layout.transposed
+            && let Some(info) = self.source.tensors().get(&taken.name)
+            && let Err(message) = info.dtype.check_row(1)
+        {
+            let problem = Problem::new("tensor-row", self.place(info), format!("{message}: it is taken apart"));
+            if !self.problems.contains(&problem) {
+                self.problems.push(problem);
+            }
+        }
         let slice = layout.slice.unwrap_or(Slice::run(outputs, 0, shape[0]));
         let part = Part {
             stored,
